@@ -247,7 +247,7 @@ class _ApiAccessPages:
     async def create_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Create a key and show it in the response to the form."""
         # A redirect to a page that shows the key would need the key to be stored in clear.
-        membership = _parse_id(request, "membership")
+        membership = parse_id(request, "membership")
         api_key = await self._members.create(
             viewer.email,
             membership,
@@ -290,7 +290,7 @@ class _ApiAccessPages:
         # Stripe account chooses the portal's host. So a page with `Refresh` leads there.
         home = f"{self._base_url}/{HOME_PATH}"
         portal = await self._billing.create_portal_url(
-            viewer.email, _parse_id(request, "membership"), home
+            viewer.email, parse_id(request, "membership"), home
         )
         response = _render_page(request, "billing.html", "Your billing", viewer, portal=portal)
         response.headers["Refresh"] = f"0; url={portal}"
@@ -328,16 +328,16 @@ def _parse_choice(form: Form, name: str, choices: Mapping[str, ChoiceT], default
 
 def _parse_key_ids(request: Request) -> tuple[int, int]:
     """Return the ids of a membership and of one of its keys."""
-    return _parse_id(request, "membership"), _parse_id(request, "key")
+    return parse_id(request, "membership"), parse_id(request, "key")
 
 
-def _parse_id(request: Request, name: str) -> int:
+def parse_id(request: Request, name: str) -> int:
     """Return an id from the request's path; ApiError 404 if it is not an id."""
     text: str = request.path_params[name]
     if not ID_PATTERN.fullmatch(text):
         raise ApiError(
             "invalid_parameter",
-            f"There is no {name} at this address. Open API access to see yours.",
+            f"There is no {name} at this address. Open API access or Operations to see yours.",
             404,
         )
     return int(text)

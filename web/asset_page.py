@@ -26,7 +26,7 @@ from web.asset_chart import (
 )
 from web.board import BADGES
 from web.board_model import CLASS_NAMES, AssetPageQuery, parse_page_query, read_one_version
-from web.pages import build_page_route, compress_page, get_site, render_page
+from web.pages import build_page_route, render_page, respond_with_page
 from web.price_texts import format_age
 from web.sessions import FindViewer, Viewer
 
@@ -69,15 +69,13 @@ class AssetPage:
         coverage = await get_coverage(self._context)
         asset = _find_asset(request.path_params["ticker"], coverage)
         viewer = await self._find_viewer(request)
-        if viewer is not None:
-            # The page contains no text from the URL but the names of its asset and timeframe.
-            page = await self._draw(request, asset, timeframe, coverage, viewer)
-            return compress_page(request, page)
-        return await get_site(request).visitor_pages.respond(
+        # The page contains no text from the URL but the names of its asset and timeframe.
+        return await respond_with_page(
             request,
             self._context,
+            viewer,
             f"assets/{asset.ticker}?{timeframe}",
-            lambda: self._draw(request, asset, timeframe, coverage, None),
+            lambda: self._draw(request, asset, timeframe, coverage, viewer),
         )
 
     async def _draw(
@@ -147,16 +145,8 @@ class AssetPage:
                 response.headers["Cache-Control"] = CACHE_ONE_MINUTE
             return response
 
-        if not is_unfiltered:
-            # The page repeats the URL's text next to a member's form token: see `compress_page`.
-            return await draw()
-        if viewer is None:
-            return await get_site(request).visitor_pages.respond(
-                request, self._context, "assets", draw
-            )
-        response = compress_page(request, await draw())
-        response.headers["Vary"] = "Accept-Encoding, Cookie"
-        return response
+        key = "assets" if is_unfiltered else None
+        return await respond_with_page(request, self._context, viewer, key, draw)
 
     async def _load_model(
         self, asset: CoveredAsset, timeframe: Timeframe, viewer: Viewer | None

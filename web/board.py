@@ -1,8 +1,8 @@
 """The board at `/`, as page, CSV and JSON: of live data for members, else of the sample."""
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -42,10 +42,9 @@ from web.csv_text import render_csv
 from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
-    compress_page,
-    get_site,
     redirect_to,
     render_page,
+    respond_with_page,
 )
 from web.price_texts import build_path, format_age, format_percent, format_signed
 from web.sessions import Sessions, Viewer, refuse_key
@@ -82,8 +81,6 @@ TITLE = "Board of readings"
 WELCOME = "Readings that never repaint"
 TABS = [(timeframe, timeframe) for timeframe in TIMEFRAMES] + [("all", "All")]
 
-ResultT = TypeVar("ResultT")
-
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
@@ -109,18 +106,19 @@ class BoardPage:
     async def respond(self, request: Request) -> Response:
         """Return the page; ApiError if a filter is invalid or there is no snapshot yet."""
         view = await self.find_view(request)
-        if view.viewer is None and view.query.is_unfiltered:
-            return await get_site(request).visitor_pages.respond(
-                request, self._context, f"?{view.query.change()}", lambda: self._draw(request, view)
-            )
-        return await self._draw(request, view)
+        # A filtered page repeats its URL's text next to the form token: see `respond_with_page`.
+        key = f"?{view.query.change()}" if view.query.is_unfiltered else None
+        return await respond_with_page(
+            request, self._context, view.viewer, key, lambda: self._draw(request, view)
+        )
 
     async def _draw(self, request: Request, view: BoardView) -> Response:
         query = view.query
         model, heat = await self.load_map(view)
         meta, is_member, context = model.state.meta, view.is_member, self._context
         has_facts = not is_member and query == BoardQuery()
-        response = render_page(
+        is_built = has_facts and await context.snapshots.snapshot() is not None
+        return render_page(
             request,
             "board.html",
             title=WELCOME if has_facts else TITLE,
@@ -134,8 +132,8 @@ class BoardPage:
             back=query.change(),
             has_facts=has_facts,
             prices_usd=PRICES_USD,
-            catalog=await _get_or_none(get_catalog(CatalogQuery(), context)) if has_facts else None,
-            stats=await _get_or_none(get_stats(NoArguments(), context)) if has_facts else None,
+            catalog=await get_catalog(CatalogQuery(), context) if is_built else None,
+            stats=await get_stats(NoArguments(), context) if is_built else None,
             watched=frozenset(view.watched),
             # The shortest of the shown timeframes changes first.
             last_run=find_last_run(query.timeframes[0], model.as_of),
@@ -143,9 +141,6 @@ class BoardPage:
             directions=get_args(Reading),
             **list_row_values(query, model, heat),
         )
-        # A filtered page repeats its URL's text next to the form token: see `compress_page`.
-        is_compressed = view.viewer is not None and query.is_unfiltered
-        return compress_page(request, response) if is_compressed else response
 
     async def find_view(self, request: Request) -> BoardView:
         """Return the view of a request; ApiError if a parameter is invalid."""
@@ -190,14 +185,6 @@ def list_row_values(query: BoardQuery, model: BoardModel, heat: HeatMap) -> dict
         "percent": format_percent,
         "signed": format_signed,
     }
-
-
-async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
-    """Return a handler's result, or None if it is unavailable before the first run."""
-    try:
-        return await result
-    except ApiError:
-        return None
 
 
 CSV = "text/csv; charset=utf-8"

@@ -101,7 +101,7 @@ class OwnPurchases:
         self._pending = pending
         # As long as a checkout can be paid. Whoever could set the cookie of a buyer could claim the
         # key too.
-        self._cookie = Cookie("signals_purchase", base_url, DAY_MS // 1000)
+        self.cookie = Cookie("signals_purchase", base_url, DAY_MS // 1000)
 
     async def find(self, request: Request) -> OpenedCheckout | None:
         """Return the checkout that this browser opened, None if there is none any more."""
@@ -114,16 +114,8 @@ class OwnPurchases:
 
     def _read_token(self, request: Request) -> str | None:
         # Another form could be guessed, or is that of an earlier version.
-        claim_token = self._cookie.read(request)
+        claim_token = self.cookie.read(request)
         return claim_token if CLAIM_TOKEN_PATTERN.fullmatch(claim_token) else None
-
-    def remember(self, response: Response, claim_token: str) -> None:
-        """Let the browser find its checkout again."""
-        self._cookie.set(response, claim_token)
-
-    def forget(self, response: Response) -> None:
-        """Forget the browser's checkout."""
-        self._cookie.delete(response)
 
     async def is_own(self, request: Request, session_id: str) -> bool:
         """Return whether this browser opened the processor's session on the page to buy access."""
@@ -225,7 +217,7 @@ class BuyPages:
         shown = None if opened is None or opened.claim.redeemed_at else opened
         response = self._show_form(request, viewer, form, {}, opened=shown)
         # Set before the form is sent: sent twice, it opens the same checkout twice.
-        self.own.remember(response, self.own.get_token(request))
+        self.own.cookie.set(response, self.own.get_token(request))
         return response
 
     async def show_key(self, request: Request) -> Response:
@@ -266,11 +258,11 @@ class BuyPages:
             message = error.describe(self.context.operator)
             response = self._show_form(request, viewer, form, {"": message}, error.status)
             # The processor may repeat its failure for this token.
-            self.own.remember(response, generate_claim_token())
+            self.own.cookie.set(response, generate_claim_token())
             response.headers.update(error.retry_headers)
             return response
         response = self._open_checkout(request, checkout.checkout_url)
-        self.own.remember(response, claim_token)
+        self.own.cookie.set(response, claim_token)
         if viewer is None:
             response.background = BackgroundTask(
                 self.sign_in.mail_buyer, body.contact_email, get_address(request)
@@ -361,7 +353,7 @@ class BuyPages:
             is_unpaid=is_unpaid,
             home_path=HOME_PATH,
         )
-        self.own.forget(response)
+        self.own.cookie.delete(response)
         return response
 
     def _show_key_once(
@@ -379,7 +371,7 @@ class BuyPages:
             home_path=HOME_PATH,
             **build_key_values(claim.api_key, self.context.base_url),
         )
-        self.own.forget(response)
+        self.own.cookie.delete(response)
         return response
 
 

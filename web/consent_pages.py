@@ -346,7 +346,7 @@ class ConsentPages:
     def _send_back(self, url: str) -> Response:
         """Redirect the browser to the client's address."""
         response = RedirectResponse(url, 303, {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE})
-        self.pending_requests.forget(response)
+        self.pending_requests.cookie.delete(response)
         return response
 
     def _render(
@@ -378,5 +378,5 @@ class ConsentPages:
         )
         allow_redirect(response, pending)
         if "elsewhere" not in request.query_params:
-            self.pending_requests.remember(response, pending)
+            self.pending_requests.cookie.set(response, pending.id)
         return response

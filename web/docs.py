@@ -39,10 +39,9 @@ from web.markdown import (
 from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
-    compress_page,
-    get_site,
     redirect_to,
     render_page,
+    respond_with_page,
 )
 from web.sessions import FindViewer
 
@@ -294,7 +293,6 @@ def build_docs_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route
         A member's differs in its header, which contains a secret.
         """
         viewer = await find_viewer(request)
-        is_kept = viewer is None and status == 200
 
         async def draw() -> Response:
             coverage = await context.snapshots.coverage()
@@ -312,18 +310,14 @@ def build_docs_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route
                 viewer=viewer,
                 **build_frame_values(link, sells_keys=context.sells_keys) | values,
             )
-            if is_kept:
+            if viewer is None and status == 200:
                 response.headers["Cache-Control"] = CACHE_ONE_MINUTE
             if link.name == "rest":
                 response.headers["Content-Security-Policy"] = VIEWER_POLICY
             return response
 
-        if is_kept:
-            path = request.url.path
-            return await get_site(request).visitor_pages.respond(request, context, path, draw)
-        response = compress_page(request, await draw())
-        response.headers["Vary"] = "Accept-Encoding, Cookie"
-        return response
+        key = request.url.path if status == 200 else None
+        return await respond_with_page(request, context, viewer, key, draw)
 
     return [
         build_page_route("/docs", runner, show_index),

@@ -27,7 +27,7 @@ from schemas.confluence import ConfluenceResponse
 from schemas.coverage import Coverage
 from schemas.flips import FlipsResponse
 from schemas.query import Query
-from schemas.signals import Signal, SignalsQuery, SignalsResponse
+from schemas.signals import Signal, SignalsResponse
 from schemas.vocabulary import (
     HOUR_MS,
     INDICATOR_IDS,
@@ -36,11 +36,10 @@ from schemas.vocabulary import (
     find_latest_run,
     format_instant,
 )
-from serving.argument_values import find_assets, find_indicator, parse_instant_ms
+from serving.argument_values import parse_instant_ms
 from serving.arguments import ArgumentError, parse_arguments
-from serving.context import Context
 from serving.error_responses import guard_route
-from serving.freshness import format_removed_note
+from serving.freshness import NO_CALL
 from serving.http import CACHE_NO_STORE, read_headers
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner
@@ -57,11 +56,10 @@ from web.filter_form import (
 from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
-    compress_page,
-    get_site,
     render_error_for_browser,
     render_page,
     render_template,
+    respond_with_page,
 )
 from web.sessions import FindViewer, Viewer, refuse_key
 
@@ -75,8 +73,7 @@ class View:
 
     `list_rows` returns what the page lists. `build_table` returns the header and rows of the CSV
     file. `wider` has, by argument, values that may match more than the one that was chosen, best
-    first; the default of an argument is always one of them. `explain_nothing` returns why no
-    row can match a query, empty if one may.
+    first; the default of an argument is always one of them.
     """
 
     path: str
@@ -88,7 +85,6 @@ class View:
     build_table: Callable[[Any], Table]
     wider: Callable[[Any], Mapping[str, Sequence[Any]]]
     nothing: str
-    explain_nothing: Callable[[Any, Context], str] = lambda query, context: ""
 
 
 def _build_feed_table(result: SignalsResponse) -> Table:
@@ -144,27 +140,6 @@ def _build_confluence_table(result: ConfluenceResponse) -> Table:
     return header, rows
 
 
-def _explain_no_rows(query: SignalsQuery, context: Context) -> str:
-    snapshot = context.snapshots.last
-    if snapshot is None:
-        return ""
-    indicator = query.indicator and find_indicator(query.indicator, snapshot.coverage)
-    is_logged = indicator is None or indicator in {one.id for one in snapshot.coverage.logged}
-    if query.tier == "universe" and not is_logged:
-        return "Changes of this indicator are not recorded, only its alerts."
-    selected = {} if query.ticker is None else find_assets(query.ticker, snapshot.assets)
-    if len(selected) != 1:
-        return ""
-    (asset,) = selected.values()
-    if snapshot.is_removed(asset):
-        return format_removed_note(asset)
-    if not asset.timeframes:
-        return f"This service has no data for {asset.ticker}."
-    if query.tier == "alerts" and not asset.alerts:
-        return f"No alert engine follows {asset.ticker}."
-    return ""
-
-
 def find_firing(row: Signal) -> Instant | None:
     """Return when a held alert fired; None for an alert that the next run published."""
     # The id of an alert has the close of the bar on which it fired, in seconds.
@@ -205,7 +180,6 @@ FEED = View(
     build_table=_build_feed_table,
     wider=lambda query: {"tier": ["all"]},
     nothing="No change or alert matches.",
-    explain_nothing=_explain_no_rows,
 )
 FLIPS = View(
     path="flips",
@@ -393,11 +367,11 @@ class ViewPage:
     async def show(self, request: Request) -> Response:
         """Return the page; with status 400 and the errors in its form if a filter is invalid."""
         visit = await self._read(request)
-        if visit.viewer is None and not visit.sent:
-            return await get_site(request).visitor_pages.respond(
-                request, self._runner.context, self._view.path, lambda: self._draw(visit)
-            )
-        return await self._draw(visit)
+        key = None if visit.sent else self._view.path
+        context = self._runner.context
+        return await respond_with_page(
+            request, context, visit.viewer, key, lambda: self._draw(visit)
+        )
 
     async def _draw(self, visit: Visit) -> Response:
         view, context = self._view, visit.runner.context
@@ -414,22 +388,20 @@ class ViewPage:
         call = f"{view.tool.name} {json.dumps(query.model_dump(exclude_defaults=True))}"
         url = f"{context.base_url}{self._endpoint.path}?{to_query_string(query)}".rstrip("?")
         command = f'curl -H "Authorization: Bearer $SIGNALS_API_KEY" {shlex.quote(url)}'
-        response = self._render(
+        return self._render(
             visit,
             200,
             result=result,
             meta=result.meta,
             rows=rows,
-            why=view.explain_nothing(query, context),
+            # The last sentence is for programs that would call again.
+            why=(result.meta.note or "").replace(NO_CALL, ""),
             wider=[] if rows else [one async for one in self._find_wider(visit, query)],
             address=to_query_string(query),
             call=call,
             command=command,
             **build_paging(query, result),
         )
-        # A page with filters repeats its URL's text next to the form token: see `compress_page`.
-        request = visit.request
-        return response if request.url.query else compress_page(request, response)
 
     async def _read(self, request: Request) -> Visit:
         query = self._view.tool.query

@@ -37,7 +37,7 @@ from store.access_rows import MemberKey, Notice, StoredMembership
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.operations import CommitSummary, StoreSize
-from web.api_access import CHART_DAYS, build_usage_chart
+from web.api_access import CHART_DAYS, build_usage_chart, parse_id
 from web.buy_pages import build_key_values
 from web.forms import read_form
 from web.pages import build_page_route, redirect_to, render_page
@@ -345,17 +345,15 @@ class OperationsPages:
 
     async def _get_key(self, request: Request) -> MemberKey:
         """Return the working key that the path names; ApiError 404 if there is none."""
-        now, text = self._context.clock(), request.path_params["key"]
-        # At most 18 digits, so that every id fits the 64-bit integers of the stores.
-        if text.isascii() and text.isdigit() and len(text) <= 18:
-            held = await self._access.operations.find_key(int(text), now // DAY_MS)
-            if held is not None and held.key.works_at(now):
-                return held
-        raise ApiError(
-            "invalid_parameter",
-            "There is no working key with this id. Open Operations to see the keys.",
-            404,
-        )
+        now, id_ = self._context.clock(), parse_id(request, "key")
+        held = await self._access.operations.find_key(id_, now // DAY_MS)
+        if held is None or not held.key.works_at(now):
+            raise ApiError(
+                "invalid_parameter",
+                "There is no working key with this id. Open Operations to see the keys.",
+                404,
+            )
+        return held
 
     async def _measure_stores(self) -> list[StoreSize]:
         return [await self._market.operations.measure(), await self._access.operations.measure()]

@@ -295,14 +295,25 @@ def make_page_response(
     return HTMLResponse(text, status, {**SECURITY_HEADERS, "Cache-Control": cache_control})
 
 
-def compress_page(request: Request, response: Response) -> Response:
-    """Compress a page with gzip if the browser accepts it.
+async def respond_with_page(
+    request: Request,
+    context: Context,
+    viewer: object,
+    key: str | None,
+    render: Callable[[], Awaitable[Response]],
+) -> Response:
+    """Return the page that `render` returns: kept for visitors, else compressed.
 
-    Only for pages that contain no text from the URL.
+    `key` names it among the pages of visitors; None if it contains text from the URL.
     """
+    if key is None:
+        return await render()
+    if viewer is None:
+        return await get_site(request).visitor_pages.respond(request, context, key, render)
+    response = await render()
     # If text from a link and a secret such as the form token were compressed together, the size of
     # the response would leak the secret (the BREACH attack).
-    response.headers["Vary"] = "Accept-Encoding"
+    response.headers["Vary"] = "Accept-Encoding, Cookie"
     if accepts_gzip(read_headers(request.scope).get(b"accept-encoding", b"")):
         response.body = gzip.compress(response.body, compresslevel=1, mtime=0)
         response.headers["Content-Encoding"] = "gzip"

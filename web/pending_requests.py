@@ -24,12 +24,13 @@ COOKIE_MAX_AGE_S = 3600
 class PendingRequests:
     """Finds the authorization requests that pages name; the cookie needs TLS if `base_url` does.
 
+    `cookie` has the id of a request, so that the browser returns to it after signing in and paying.
     Without `authorizations`, the service has no OAuth and there are no requests.
     """
 
     def __init__(self, authorizations: Authorizations | None, base_url: str) -> None:
         self._authorizations = authorizations
-        self._cookie = Cookie("signals_request", base_url, COOKIE_MAX_AGE_S)
+        self.cookie = Cookie("signals_request", base_url, COOKIE_MAX_AGE_S)
 
     async def find(self, request_id: str) -> PendingAuthorization | None:
         """Return a request, None if it is unknown, answered or has expired."""
@@ -51,20 +52,8 @@ class PendingRequests:
 
     async def find_of_browser(self, request: Request) -> PendingAuthorization | None:
         """Return the request that this browser began and has not answered yet, or None."""
-        request_id = self._cookie.read(request)
+        request_id = self.cookie.read(request)
         return await self.find(request_id) if request_id else None
-
-    def is_of_browser(self, request: Request, pending: PendingAuthorization) -> bool:
-        """Return whether this browser began a request."""
-        return self._cookie.read(request) == pending.id
-
-    def remember(self, response: Response, pending: PendingAuthorization) -> None:
-        """Let the browser return to a request after signing in and paying."""
-        self._cookie.set(response, pending.id)
-
-    def forget(self, response: Response) -> None:
-        """Forget the request that the browser began."""
-        self._cookie.delete(response)
 
 
 def build_consent_path(pending: PendingAuthorization) -> str:

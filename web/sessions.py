@@ -228,7 +228,7 @@ class _SignInPages:
             # It says that the connection must be started again.
             return CONSENT_PATH
         # The consent page warns if another browser, perhaps someone else's, began the request.
-        is_own = self._pending.is_of_browser(request, pending)
+        is_own = self._pending.cookie.read(request) == pending.id
         return f"{build_consent_path(pending)}{'' if is_own else '&elsewhere=1'}"
 
     def _build_values(self, pending: PendingAuthorization | None) -> dict[str, Any]:

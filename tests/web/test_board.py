@@ -226,7 +226,7 @@ async def test_a_page_is_the_same_compressed_or_not(served):
     ]
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers
-    assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+    assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding, Cookie"
     assert plain.text == packed.text
 
 
