@@ -147,7 +147,7 @@ async def show_result(
             },
         )
         view = window.page.frame_locator("iframe").frame_locator("iframe")
-        await view.locator("#page h1").wait_for()
+        await view.locator("#page :is(h1, .refused)").wait_for()
         yield window, view, read
         # The bridge logs each message, and the browser that there is no stream and how the
         # specification has the host frame a view.
@@ -199,3 +199,32 @@ async def test_changed_assets_are_a_board_that_opens_charts(stage: Stage, theme:
         await view.locator("figure.drawn").wait_for()
         await view.get_by_text("← Board").click()
         await rows.first.wait_for()
+
+
+@pytest.mark.parametrize(
+    ("asked", "tab"),
+    [
+        ({}, "All"),
+        ({"timeframe": "1h", "view": "board"}, "1h"),
+        ({"timeframe": "1d", "view": "lines"}, "1d"),
+    ],
+)
+async def test_the_state_of_several_assets_is_their_board_on_a_phone_too(
+    stage: Stage, asked: dict[str, str], tab: str
+) -> None:
+    async with show_result(stage, STATE, "light", width=390, ticker="BTC,NVDA,gold", **asked) as (
+        window,
+        view,
+        _,
+    ):
+        rows = await view.locator(".board tbody tr").all()
+        assert {await row.get_attribute("id") for row in rows} == {"BTC", "NVDA", "XAU"}
+        assert await view.locator(".tabs [aria-current]").inner_text() == tab
+        wide = "document.documentElement.scrollWidth - innerWidth"
+        assert await view.locator("body").evaluate(f"() => {wide}") <= 0
+        await save_picture(window, f"phone-{tab}")
+
+
+async def test_a_refused_call_shows_its_message(stage: Stage) -> None:
+    async with show_result(stage, STATE, "dark", ticker="BTCC") as (_, view, __):
+        assert "did you mean BTC (Bitcoin)?" in await view.locator("#page").inner_text()

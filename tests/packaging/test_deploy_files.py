@@ -109,7 +109,7 @@ def test_each_alert_has_a_severity_and_says_what_to_do() -> None:
 
 def test_every_setting_that_a_file_names_exists() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | CLIENT_VARIABLES
-    for path in DEPLOY.iterdir():
+    for path in filter(Path.is_file, DEPLOY.rglob("*")):
         named = set(re.findall(r"\bSIGNALS_[A-Z_]+[A-Z]", path.read_text()))
         assert named - known - COMPOSE_VARIABLES == set(), path.name
 

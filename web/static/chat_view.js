@@ -19,6 +19,7 @@ function request(method, params) {
 
 function say(text) {
   const line = document.createElement("p");
+  line.className = "refused";
   line.textContent = text;
   page.replaceChildren(line);
 }
