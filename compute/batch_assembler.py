@@ -1,6 +1,6 @@
 """Steps the bars that a source delivered, and builds the rows of the batch to commit."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -80,6 +80,26 @@ def assign_feed_times(
     return times[: len(changes.run)], times[len(changes.run) :]
 
 
+def drop_silent_changes(
+    changes: Changes,
+    cells: Sequence[Cell],
+    building: Container[str],
+    publish_from: Mapping[str, int],
+) -> Changes:
+    """Return changes without those of built histories that closed before `publish_from`.
+
+    The last one of each cell stays: it says since when the first reading of the feed has held.
+    """
+    # Each row takes a millisecond of `created_at`. Those of a year of all assets would move it
+    # minutes ahead of the clock, and neither the feed nor a past board could show them.
+    shown_from = [publish_from.get(c.ticker, 0) if c.ticker in building else 0 for c in cells]
+    begins = np.array(shown_from, dtype=np.int64)[changes.cell]
+    is_kept = to_market_ms(changes.close_time) >= begins
+    silent = np.flatnonzero(~is_kept)[::-1]
+    is_kept[silent[np.unique(changes.cell[silent], return_index=True)[1]]] = True
+    return changes.select(is_kept)
+
+
 def build_feed_rows(
     changes: Changes,
     alerts: Sequence[Alert],
@@ -89,14 +109,18 @@ def build_feed_rows(
     cells: Sequence[Cell],
     get_epoch: Callable[[Cell], int],
     publish_from: Mapping[str, int],
+    building: Container[str],
 ) -> tuple[ChangeTable, list[AlertRow]]:
     """Return the rows of a batch, without alerts of bars that closed before `publish_from`.
+
+    Of the assets in `building`, whose history it builds, changes are left out too.
 
     Changes and alerts share one sequence of `created_at`, which continues after `last`. Without
     `written_at` the rows have the nominal times of their runs. `published_at` is as for
     `keep_cooldowns`.
     """
     # The alerts that are not stored follow from the bars; they still start a cooldown.
+    changes = drop_silent_changes(changes, cells, building, publish_from)
     shown = [
         alert
         for alert in alerts
@@ -304,6 +328,7 @@ class BatchAssembler:
             self._cells,
             lambda cell: self._get_block(cell.ticker).get_epoch(cell),
             self._publish_from_by_ticker,
+            self._list_built(until),
         )
         newest = [rows[-1].created_at for rows in (changes, alert_rows) if len(rows)]
         self._last_created_at = max(newest, default=self._last_created_at)
@@ -316,14 +341,6 @@ class BatchAssembler:
             # batch did not wait for, because they decide which longer bars could step.
             watermarks=self._list_watermarks(),
             alerts=alert_rows,
-        )
-
-    def build_empty_batch(self, until: int) -> Batch:
-        """Return a batch without rows that moves the market time to the run at `until`."""
-        return Batch(
-            to_market_ms(until),
-            watermarks=self._list_watermarks(),
-            written_at=self._find_written_at(until),
         )
 
     def _regroup(self, groups: Sequence[Sequence[str]], universe: Universe) -> None:
@@ -346,6 +363,11 @@ class BatchAssembler:
         """Return the watermarks of the lagging and late assets that have stored bars."""
         return [row for row in self._tracker.lagging if row.ticker in self._publish_from_by_ticker]
 
+    def _list_built(self, until: int) -> dict[str, int]:
+        """Return the assets whose history the batch of a run builds, and up to which hour."""
+        rows = self._tracker.lagging
+        return {r.ticker: r.get_built_hour(until) for r in rows if r.history != "followed"}
+
     def _build_task(
         self,
         block: EngineState,
@@ -357,9 +379,7 @@ class BatchAssembler:
         """Return the task that steps a block's bars; the tracker has its watermarks."""
         tickers = block.buffer.native_timeframes
         lagging = [row for row in self._tracker.lagging if row.ticker in tickers]
-        building = {
-            row.ticker: row.get_built_hour(until) for row in lagging if row.history != "followed"
-        }
+        building = self._list_built(until)
         arrived: dict[str, tuple[Series, Funding]] = {}
         for ticker in fetched.keys() & tickers.keys():
             series, settlements = self._tracker.cut_at_removal(ticker, fetched[ticker])

@@ -1,11 +1,12 @@
 """Tracks how far each asset has been fetched, which assets lag or are late, and builds histories.
 
-The history of an asset that was set aside is fetched between the hourly runs. Nothing here waits
-for a source: finished fetches are handed over in parts of a batch's length.
+The history of an asset that lacks it is fetched as a whole, between the hourly runs. Nothing here
+waits for a source: finished fetches are handed over.
 """
 
 import asyncio
 import traceback
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -142,34 +143,24 @@ class FetchTracker:
         """Return the time after which the next fetch of an asset begins."""
         return self._watermarks[ticker]
 
-    def set_aside(
-        self,
-        fetched: Mapping[str, FetchResult],
-        start: int,
-        until: int,
-        end: int,
-        *,
-        is_first_start: bool,
-    ) -> list[str]:
-        """Set aside the assets without history that was due, to be built between the runs.
+    def set_aside(self, fetched: Mapping[str, FetchResult], start: int, until: int) -> list[str]:
+        """Set aside the assets whose fetch failed in a batch of several runs (`start` to `until`).
 
-        That is an asset whose fetch failed in a batch of several runs (`start` to `until`), and one
-        without any bar at the last run (`end`). Return their tickers.
+        Their history is built between the runs. Return their tickers.
         """
         # A bar that is missing at the last run alone is late: its retries fetch it soon enough.
         tickers = [
             ticker
             for ticker, new in fetched.items()
-            if (new.has_failed and start < until and self._is_behind(ticker, new.watermark, until))
-            or (until == end and new.watermark < 0 and self._source.ends_at is None)
+            if new.has_failed and start < until and self._is_behind(ticker, new.watermark, until)
         ]
         for ticker in tickers:
-            self._building[ticker] = not is_first_start and self._watermarks[ticker] >= 0
+            self._building[ticker] = self._watermarks[ticker] >= 0
         return tickers
 
-    def end_building(self, tickers: Iterable[str]) -> None:
-        """Let the next batch record that it completes the history of some assets."""
-        self._built.update(tickers)
+    def end_building(self, ticker: str) -> None:
+        """Let the next batch record that it completes the history of an asset."""
+        self._built.add(ticker)
 
     def record_watermark(self, ticker: str, watermark: int) -> None:
         """Set the time after which the next fetch of an asset begins."""
@@ -265,8 +256,9 @@ async def open_tracker(
     """Return a tracker of the assets with a native timeframe, resumed from a store.
 
     A stored asset continues at its stored watermark, or at `done_hour` if none is stored. If it was
-    not covered for a while, it continues at its last stored bar. A new asset begins at -1; if the
-    store has had a run and the source keeps growing, its history is built between the next ones.
+    not covered for a while, it continues at its last stored bar. A new asset begins at -1; its
+    history is built between the runs, unless the source has ended, or shows what its first start
+    builds.
     """
     # A batch stores only the watermarks of lagging assets; all others stand at its hour.
     lagging = await store.watermarks()
@@ -281,16 +273,18 @@ async def open_tracker(
                 closes = compute_close_time(opens, TIMEFRAME_DURATIONS_S[native])
                 watermarks[ticker] = int(closes[0])
     building = {ticker: False for ticker, at in watermarks.items() if at < 0}
-    if done_hour < 0 or source.ends_at is not None:
+    # Rows that the feed or a past board shows have the nominal times of their runs, so they come in
+    # the order of time, and all assets together.
+    if source.ends_at is not None or (done_hour < 0 and source.shown_history_s):
         building = {}
     resumed = (row for row in lagging if row.history == "building" and row.ticker in watermarks)
     building |= {row.ticker: bool(row.late) for row in resumed}
     return FetchTracker(source, universe, watermarks, lagging, building)
 
 
-# As many assets at a time as keep the fetched histories in memory below 20 MB. More assets step
-# together in about the same time, so fewer would take longer.
-MAX_FETCHES = 32
+# The first assets of a venue are complete early if the others wait for them. More at a time would
+# not be faster, because a venue limits its calls.
+MAX_FETCHES_PER_VENUE = 8
 # A venue that has answered again is noticed within a minute, and one that has not gets one request
 # a minute for each asset.
 FIRST_WAIT_MS, MAX_WAIT_MS = 5_000, 60_000
@@ -300,65 +294,78 @@ log = structlog.get_logger("compute")
 
 @dataclass(slots=True)
 class _Build:
-    """One asset: its running fetch, or fetched rows up to `until`, or the wait after a failure."""
+    """One asset: its running fetch up to `until`, or the wait after a failure."""
 
     until: int = -1
     task: asyncio.Task[FetchResult] | None = None
-    fetched: FetchResult | None = None
     failed_at: int = 0
     wait_ms: int = 0
 
 
 class HistoryBuilder:
-    """Fetches what the assets of `FetchTracker.building` lack; `clock` is in epoch ms."""
+    """Fetches what the assets of `FetchTracker.building` lack, coins first; `clock` is in epoch ms.
 
-    def __init__(self, source: Source, tracker: FetchTracker, clock: Clock) -> None:
+    Coins need the fewest requests, and most calls are about them.
+    """
+
+    def __init__(
+        self, source: Source, tracker: FetchTracker, universe: Universe, clock: Clock
+    ) -> None:
         self._source: Final = source
         self._tracker: Final = tracker
+        first = sorted(universe.assets, key=lambda a: (a.asset_class != "crypto", not a.alerts))
+        self._places: Final = {asset.ticker: at for at, asset in enumerate(first)}
         self._clock: Final = clock
         self._builds: Final[dict[str, _Build]] = {}
         self._failures: Final = FailureLog()
+        self._slots: Final = defaultdict[str, asyncio.Semaphore](
+            lambda: asyncio.Semaphore(MAX_FETCHES_PER_VENUE)
+        )
+
+    @property
+    def untried_tickers(self) -> frozenset[str]:
+        """The building assets of which no fetch has failed yet."""
+        return self._tracker.building - {t for t, b in self._builds.items() if b.wait_ms}
 
     def start_fetches(self, until: int) -> None:
-        """Start to fetch up to an hour the assets that no fetch or wait holds, some at a time."""
-        for ticker in sorted(self._tracker.building - self._builds.keys()):
+        """Start to fetch up to an hour the assets that no fetch or wait holds."""
+        missing = self._tracker.building - self._builds.keys()
+        for ticker in sorted(missing, key=self._places.__getitem__):
             self._builds[ticker] = _Build()
-        free = MAX_FETCHES - sum(
-            build.task is not None or build.fetched is not None for build in self._builds.values()
-        )
-        # A clock that was put back ends a wait, which could otherwise take as long again.
         now = self._clock()
-        idle = [
-            ticker
-            for ticker, build in self._builds.items()
-            if build.task is None
-            and build.fetched is None
-            and not build.failed_at <= now < build.failed_at + build.wait_ms
-        ]
-        for ticker in idle[:free]:
-            build = self._builds.pop(ticker)
-            # Moved to the end, so that assets that keep failing do not hold up the others.
-            self._builds[ticker] = build
-            build.until = until
-            build.task = asyncio.ensure_future(
-                self._source.fetch(ticker, self._tracker.get_watermark(ticker), until)
-            )
+        for ticker, build in self._builds.items():
+            # A clock that was put back ends a wait, which could otherwise take as long again.
+            is_waiting = build.failed_at <= now < build.failed_at + build.wait_ms
+            if build.task is None and not is_waiting:
+                build.until = until
+                build.task = asyncio.ensure_future(self._fetch(ticker, until))
 
-    def take_parts(self, until: int, length_s: int) -> dict[str, FetchResult]:
-        """Return the next rows of each asset that has any, at most `length_s` of history each.
+    async def _fetch(self, ticker: str, until: int) -> FetchResult:
+        """Fetch an asset when its turn at its venue has come."""
+        venue = self._tracker.get_source_name(ticker).partition(" ")[0]
+        async with self._slots[venue]:
+            after = self._tracker.get_watermark(ticker)
+            return await self._source.fetch(ticker, after, until)
 
-        Parts end on a fixed grid. An asset that has all rows up to `until` is recorded as built.
+    def take_fetched(self, until: int) -> dict[str, FetchResult]:
+        """Return the new rows of each asset whose fetch has ended; one without a bar has failed.
+
+        An asset that has all rows up to `until` is recorded as built.
         """
-        parts: dict[str, FetchResult] = {}
+        fetched: dict[str, FetchResult] = {}
         for ticker, build in list(self._builds.items()):
-            self._collect(ticker, build)
-            if build.fetched is not None:
-                part, build.fetched = _split_off(build.fetched, length_s)
-                if build.fetched is None and build.until >= until:
-                    self._tracker.end_building([ticker])
-                    del self._builds[ticker]
-                parts[ticker] = part
-        return parts
+            if build.task is None or not build.task.done():
+                continue
+            result, build.task = self._get_result(ticker, build.task), None
+            if result is None or result.has_failed or result.watermark < 0:
+                build.failed_at = self._clock()
+                build.wait_ms = min(max(FIRST_WAIT_MS, 2 * build.wait_ms), MAX_WAIT_MS)
+                continue
+            fetched[ticker], build.wait_ms = result, 0
+            if build.until >= until:
+                self._tracker.end_building(ticker)
+                del self._builds[ticker]
+        return fetched
 
     async def close(self) -> None:
         """Cancel the running fetches and wait until they have ended."""
@@ -367,17 +374,6 @@ class HistoryBuilder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _collect(self, ticker: str, build: _Build) -> None:
-        """Take the result of a finished fetch; one without a bar counts as failed."""
-        if build.task is None or not build.task.done():
-            return
-        result, build.task = self._get_result(ticker, build.task), None
-        if result is None or result.has_failed or result.watermark < 0:
-            build.failed_at = self._clock()
-            build.wait_ms = min(max(FIRST_WAIT_MS, 2 * build.wait_ms), MAX_WAIT_MS)
-        else:
-            build.fetched, build.wait_ms = result, 0
 
     def _get_result(self, ticker: str, task: asyncio.Task[FetchResult]) -> FetchResult | None:
         """Return the result of a fetch; if it raised, log the error once and return None."""
@@ -389,29 +385,3 @@ class HistoryBuilder:
             where = "".join(traceback.format_tb(error.__traceback__))
             self._failures.write(log.error, "history_fetch_failed", cause, where=where)
             return None
-
-
-def _split_off(fetched: FetchResult, length_s: int) -> tuple[FetchResult, FetchResult | None]:
-    """Return the rows of the first part on a grid of `length_s`, and the rest if there is any."""
-    bars = fetched.bars
-    # A restated history is rebuilt in one step, whatever follows it.
-    if fetched.is_restated or not len(bars):
-        return fetched, None
-    end = (int(bars.close_time[0]) - 1) // length_s * length_s + length_s
-    if end >= int(bars.close_time[-1]):
-        return fetched, None
-    is_first, settlements, missing = bars.close_time <= end, fetched.funding, fetched.missing
-    return (
-        FetchResult(
-            bars.select(is_first),
-            settlements.select_between(-1, end),
-            end,
-            missing=missing[missing <= end],
-        ),
-        FetchResult(
-            bars.select(~is_first),
-            settlements.select_between(end, max(end, fetched.watermark)),
-            fetched.watermark,
-            missing=missing[missing > end],
-        ),
-    )

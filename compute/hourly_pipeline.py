@@ -97,7 +97,7 @@ class HourlyPipeline:
         self._tracker: Final = tracker
         self._assembler: Final = assembler
         self._market_clock: Final = market_clock
-        self._builder: Final = HistoryBuilder(source, tracker, market_clock)
+        self._builder: Final = HistoryBuilder(source, tracker, universe, market_clock)
         self._done_hour = done_hour
         self._history_until: Final = history_until
         self._served_from: Final = served_from
@@ -214,6 +214,11 @@ class HourlyPipeline:
         return tuple(sorted(self._tracker.building))
 
     @property
+    def untried_tickers(self) -> frozenset[str]:
+        """The assets whose history is being built and of which no fetch has failed yet."""
+        return self._builder.untried_tickers
+
+    @property
     def asset_count(self) -> int:
         """The number of assets that the source covers."""
         return self._tracker.asset_count
@@ -269,8 +274,7 @@ class HourlyPipeline:
         if batch is not None:
             await self._commit(batch)
         if self._done_hour < end:
-            await self._commit(self._assembler.build_empty_batch(end))
-            self._done_hour = end
+            await self._commit(await self._step(self._done_hour + HOUR_S, end, {}))
         await self._sign_log()
         return self._written
 
@@ -284,7 +288,7 @@ class HourlyPipeline:
             # The rows of a batch have all nominal times, or none.
             if first <= self._history_until:
                 batch_end = min(batch_end, self._history_until)
-            stepping = self._run_batch(self._done_hour + HOUR_S, batch_end, end)
+            stepping = self._run_batch(self._done_hour + HOUR_S, batch_end)
             batch = await self._commit_while_stepping(batch, stepping)
             on_progress(self._done_hour, end)
         return batch
@@ -307,19 +311,19 @@ class HourlyPipeline:
         return self._written
 
     async def build_history(self) -> RowCounts:
-        """Commit the next part of the histories that are fetched between the runs.
+        """Commit the histories that were fetched between the runs.
 
-        Start to fetch what is still missing, without waiting for it. Each part is stepped as a
-        first start does, at its own closes on all timeframes, and dated by the market clock. Return
-        what was written.
+        Start to fetch what is still missing, without waiting for it. The bars are stepped at their
+        own closes on all timeframes, and their rows dated by the market clock. Return what was
+        written.
         """
         self._written = RowCounts()
         building = self._tracker.building
         if not building or self._done_hour < 0:
             return self._written
         self._assembler.end_backfill()
-        if parts := self._builder.take_parts(self._done_hour, BATCH_S):
-            await self._commit(await self._step(self._done_hour, self._done_hour, parts))
+        if fetched := self._builder.take_fetched(self._done_hour):
+            await self._commit(await self._step(self._done_hour, self._done_hour, fetched))
             await self._sign_log()
         self._builder.start_fetches(self._done_hour)
         if built := building - self._tracker.building:
@@ -358,21 +362,18 @@ class HourlyPipeline:
         finally:
             await self._commit_task
 
-    async def _run_batch(self, start: int, until: int, end: int) -> Batch:
+    async def _run_batch(self, start: int, until: int) -> Batch:
         """Fetch the followed assets and step everything due at the runs `start` to `until`.
 
-        `end` is the last run. The later batches do not wait again for assets that cost this one its
-        history: those are built between the runs.
+        The later batches do not wait again for assets that cost this one its history: those are
+        built between the runs.
         """
         # Sources compare new bars with the stored ones. A history that was restated must be stored
         # before the next fetch, or it would be restated twice.
         if self._has_restated:
             await self._wait_for_commit()
         fetched = await self._tracker.fetch(self._tracker.list_followed(), until)
-        is_first_start = start <= self._history_until
-        if aside := self._tracker.set_aside(
-            fetched, start, until, end, is_first_start=is_first_start
-        ):
+        if aside := self._tracker.set_aside(fetched, start, until):
             log.warning("history_set_aside", assets=aside, building=len(self._tracker.building))
         return await self._step(start, until, fetched)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from schemas.errors import OperatorError
 from schemas.vocabulary import AssetClass, compute_midnight_s
@@ -94,11 +94,26 @@ class Asset(_FrozenModel):
         return (first, *self.fallbacks)
 
 
+class VenueOptions(_FrozenModel):
+    """What ccxt does not know of a venue.
+
+    `client` is merged into its description of the venue. The numbers are the most rows per request;
+    `settlement_bounds` names the parameters with the time (ms) before the first wanted settlement,
+    and that after the last one.
+    """
+
+    client: dict[str, Any] = {}
+    bars: PositiveInt | None = None
+    settlements: PositiveInt = 100
+    settlement_bounds: Annotated[tuple[str, str], Field(strict=False)] | None = None
+
+
 class Universe(_FrozenModel):
     """All covered assets in file order, removed ones included."""
 
     assets: tuple[Asset, ...]
     renamed_on: date
+    venues: dict[str, VenueOptions] = {}
 
     @cached_property
     def tracked_assets(self) -> tuple[Asset, ...]:
@@ -136,6 +151,7 @@ class _UniverseTable(_FrozenModel):
 
 class _UniverseFile(_FrozenModel):
     universe: _UniverseTable
+    venue: dict[str, VenueOptions] = {}
     asset: list[Asset] = []
 
 
@@ -154,7 +170,13 @@ def load_universe(path: Path | None = None) -> Universe:
         raise _build_error(source, f"not TOML: {error}") from error
     except ValueError as error:
         raise _build_error(source, str(error)) from error
-    return Universe(assets=tuple(parsed.asset), renamed_on=parsed.universe.renamed_on)
+    # A file of an operator names only the venues of which it says something else.
+    packaged = {} if path is None else load_universe().venues
+    return Universe(
+        assets=tuple(parsed.asset),
+        renamed_on=parsed.universe.renamed_on,
+        venues=packaged | parsed.venue,
+    )
 
 
 def _check_assets(assets: list[Asset]) -> None:

@@ -22,6 +22,7 @@ from schemas.vocabulary import (
     ACTION_DIRECTIONS,
     DAY_MS,
     READING_NAMES,
+    RUN_DELAY_MS,
     STORED_KEYS,
     TIMEFRAME_CODES,
     TIMEFRAMES,
@@ -279,14 +280,16 @@ class Ledger:
                 [
                     self._names.tickers[asset],
                     *CELLS[kind // MOVES],
-                    at,
+                    # A history that was built later says when its run would have written the row.
+                    at if is_shown else min(at, 1000 * closed + RUN_DELAY_MS),
                     price,
                     # Whether the asset's history was not restated since the change.
                     self._names.epochs.get((asset, _CELL_CODES[kind // MOVES], epoch), 0)
                     == self._names.revisions[asset],
                 ]
             )
-            for at, asset, kind, _, epoch, price in self._list(places)
+            for at, asset, kind, closed, epoch, price in self._list(places)
+            for is_shown in [MOVES_BY_CODE[kind % MOVES].tier is not None]
         ]
 
     def find_history(

@@ -114,6 +114,9 @@ def build_snapshot(stored: StoredSnapshot, is_past: bool = False) -> Snapshot | 
     has_whole_past = is_past and stored.coverage.source != "live"
     if not has_whole_past and stored.market_time < (stored.coverage.served_from or 0):
         return None
+    # The state of no asset is computed yet.
+    if stored.building_tickers and not stored.readings:
+        return None
     assets = {asset.ticker: asset for asset in stored.coverage.assets}
     names: dict[str, str] = {i.id: i.name for i in stored.coverage.indicators}
     return Snapshot(stored, stored.coverage, stored.market_time, assets, names, is_past)

@@ -159,7 +159,7 @@ class SnapshotCache:
 
 
 FIRST_COMPUTE_RETRY_S = 900
-# A simulated market is built in seconds, the history of live markets in minutes.
+# A simulated market is built in seconds, and so is the first asset of live markets.
 BUILDING_RETRY_S, LIVE_RETRY_S = 5, 60
 
 
@@ -182,11 +182,17 @@ def build_not_built_error(
             FIRST_COMPUTE_RETRY_S,
             percent,
         )
+    if coverage.source == "live":
+        return NotBuiltError(
+            "No asset has its history yet. Each is served as soon as it is complete, coins first.",
+            BUILDING_RETRY_S,
+            percent,
+        )
     built = "nothing yet" if last is None else f"up to {format_instant(last)}"
     return NotBuiltError(
         "The history is still being built, and nothing is served until it is complete: "
         f"{percent} % done, built {built}, needed up to {format_instant(needed_until)}.",
-        LIVE_RETRY_S if coverage.source == "live" else BUILDING_RETRY_S,
+        BUILDING_RETRY_S,
         percent,
     )
 

@@ -330,6 +330,7 @@ class Audit:
             self._index.cells,
             lambda cell: epochs.get(cell, 0),
             self._publish_from,
+            frozenset().union(*(part.built for part in parts)),
         )
         rows = self._index.build_rows(changes, alerts)
         if self._has_foreign:

@@ -48,12 +48,14 @@ class CommitPart:
 class Replayed(NamedTuple):
     """The results of the bars of a part; changes refer to the block's cells.
 
-    `epochs` has the epoch of each publishing engine, and of each changed cell unless it is 0.
+    `epochs` has the epoch of each publishing engine, and of each changed cell unless it is 0;
+    `built` has the assets whose history the part builds.
     """
 
     changes: Changes
     alerts: Sequence[Alert]
     epochs: Mapping[Cell, int]
+    built: frozenset[str]
     reading_count: int
 
 
@@ -115,6 +117,7 @@ class BlockReplay:
             [alert for alert, _, _ in own],
             {stepper.cells[number]: epoch for number, epoch in epochs.items()}
             | {alert.cell: epoch for alert, epoch, _ in own},
+            frozenset(part.building),
             len(due.run) * len(stepper.indicators),
         )
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from compute.sources.venue import (
     read_time_ms,
     read_time_s,
 )
+from compute.universe import VenueOptions
 from schemas.vocabulary import Clock
 
 # An entry needs the texts that all entries have but one in twenty, or one.
@@ -57,30 +58,6 @@ DAY_MS: Final = 1000 * DAY_S
 FUNDING_EVERY_S: Final = 8 * HOUR_S
 TIMEOUT_S: Final = 10.0
 RELIST_MS: Final = 1000 * HOUR_S
-# By default ccxt lists markets of all kinds. For Hyperliquid it assumes a fifth of the published
-# request weights, so 250 ms per unit replace its pace.
-_EXCHANGE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "binance": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
-    "bybit": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
-    "gate": {"options": {"fetchMarkets": {"types": ["spot", "swap"]}}},
-    "hyperliquid": {
-        "options": {"fetchMarkets": {"hip3": {"dexes": ["xyz"]}}},
-        "rateLimit": 250,
-    },
-    "kucoin": {"options": {"fetchMarkets": {"fetchTickersFees": False}}},
-}
-# Rows per request, if ccxt's figure is unsafe or missing. OKX drops the oldest rows without notice
-# if a request exceeds a page. KuCoin allows 1,500, but does not say whether a window includes its
-# end; if it does, the oldest bar would be lost. Kraken returns its newest 720 for every request, so
-# one must do. For settlements ccxt has no figures.
-_MAX_BARS: Final = {"kraken": 100_000, "kucoin": 1000, "okx": 100}
-_MAX_SETTLEMENTS: Final = {
-    "binance": 1000,
-    "bybit": 200,
-    "gate": 1000,
-    "hyperliquid": 500,
-    "okx": 400,
-}
 _DEFAULT_PAGE_ROWS: Final = 100
 _TIMEFRAMES: Final = {HOUR_S // 2: "30m", HOUR_S: "1h"}
 FORBIDDEN, LEGAL_REASONS = 403, 451
@@ -117,8 +94,8 @@ def _create_ssl_context() -> ssl.SSLContext:
 class CcxtVenue:
     """A Venue over ccxt's exchange `name`, restricted to the given symbols.
 
-    Its list of markets is fetched once a day, and after an hour if bars of an unlisted symbol are
-    requested; the file `cache_path` keeps it over restarts. `api_base` replaces the venue's own
+    Its list of markets is fetched once a day, and after an hour at a start or if a symbol is
+    unknown; the file `cache_path` keeps it over restarts. `api_base` replaces the venue's own
     address, whose host becomes the first part of the path. If `is_paced`, ccxt spaces requests by
     the venue's published limits.
     """
@@ -129,6 +106,7 @@ class CcxtVenue:
         self,
         name: str,
         symbols: Collection[str],
+        options: VenueOptions,
         cache_path: Path,
         clock: Clock,
         api_base: str | None = None,
@@ -140,6 +118,7 @@ class CcxtVenue:
         """`proxy` is the variable that names a proxy, and its address."""
         self.name = name
         self._symbols: Final = frozenset(symbols)
+        self._options: Final = options
         self._cache_path: Final = cache_path
         self._clock: Final = clock
         self._listed_at: int | None = None
@@ -153,7 +132,8 @@ class CcxtVenue:
     @raises_venue_errors
     async def fetch_symbols(self) -> frozenset[str]:
         """Return those of the given symbols that the venue lists and trades."""
-        await self._refresh_markets(DAY_MS)
+        # At a start the list comes from a file, and a symbol may have been delisted meanwhile.
+        await self._refresh_markets(RELIST_MS if self._listed_at is None else DAY_MS)
         return self._list_active_symbols()
 
     def _list_active_symbols(self) -> frozenset[str]:
@@ -170,7 +150,7 @@ class CcxtVenue:
         # waiting for the daily list would leave the asset without bars for a day.
         await self._check_listed(symbol, DAY_MS, RELIST_MS)
         limit = self._exchange.feature_value(symbol, "fetchOHLCV", "limit")
-        page_rows = _MAX_BARS.get(self.name, limit or _DEFAULT_PAGE_ROWS)
+        page_rows = self._options.bars or limit or _DEFAULT_PAGE_ROWS
         found: list[RawBar] = []
         begin = after // period_s * period_s
         while begin < until:
@@ -197,7 +177,7 @@ class CcxtVenue:
         """Return the settlements of a perpetual in (after, until], page by page."""
         # Only the daily list: fetching it every hour would be megabytes for a single rate.
         await self._check_listed(symbol, DAY_MS)
-        page_rows = _MAX_SETTLEMENTS.get(self.name, _DEFAULT_PAGE_ROWS)
+        page_rows = self._options.settlements
         window = (page_rows - 1) * FUNDING_EVERY_S
         found: list[tuple[int, float]] = []
         for begin in range(after + 1, until + 1, window):
@@ -224,8 +204,9 @@ class CcxtVenue:
     ) -> list[tuple[int, float]]:
         """Return the settlements in [begin, end), by halves if a page may not hold them all."""
         # Perpetuals may settle more often than every eight hours, so a full page may be cut off.
-        # OKX needs both bounds by its own parameters, which exclude their ends.
-        bounds = {"before": 1000 * begin - 1, "after": 1000 * end} if self.name == "okx" else {}
+        # Some venues need both bounds by their own parameters, which exclude their ends.
+        names = self._options.settlement_bounds or ()
+        bounds = dict(zip(names, (1000 * begin - 1, 1000 * end), strict=False))
         rows = await self._await_response(
             self._exchange.fetch_funding_rate_history(
                 symbol, 1000 * begin, page_rows, _build_until_param(end) | bounds
@@ -254,6 +235,9 @@ class CcxtVenue:
 
     async def _refresh_markets(self, max_age_ms: int) -> None:
         """Fetch the list of markets if ours is older; keep ours if the venue fails."""
+        # Else a list without the wanted markets would move their assets to other venues.
+        if self._unknown_option is not None:
+            raise VenueError(f"ccxt has no option {self._unknown_option} of {self.name}")
         async with self._markets_lock:
             if self._listed_at is None:
                 self._load_cached_markets()
@@ -349,6 +333,10 @@ class CcxtVenue:
         """Describe a failed request by its HTTP response, or by ccxt's error if there was none."""
         last, self._last_response = self._last_response, _NO_RESPONSE
         if isinstance(error, ccxt.BadSymbol):
+            # The next call fetches the list again, unless that has just been done.
+            now = self._clock()
+            if self._listed_at is not None and now - self._listed_at >= RELIST_MS:
+                self._listed_at = now - DAY_MS
             return self._build_unknown_symbol_error(symbol)
         if last.status >= 400:
             description = f"answered HTTP {last.status}"
@@ -373,12 +361,13 @@ class CcxtVenue:
 
     def _create_exchange(self, api_base: str | None, timeout_s: float, is_paced: bool) -> Any:
         config = {
-            **_EXCHANGE_OPTIONS.get(self.name, {}),
+            **self._options.client,
             "session": self._session,
             "timeout": int(1000 * timeout_s),
             "enableRateLimit": is_paced,
         }
         exchange = getattr(ccxt, self.name)(config)
+        self._unknown_option = find_unknown_option(self._options.client, exchange.describe())
         # Else `load_markets` would fetch currencies too, which nothing here uses.
         exchange.has["fetchCurrencies"] = False
         # ccxt computes some request windows from the current time.
@@ -420,6 +409,20 @@ class CcxtVenue:
         return self._ccxt_handle_errors(
             status, reason, url, method, headers, body, response, *request
         )
+
+
+def find_unknown_option(given: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+    """Return the dotted name of the first option that a description lacks, None if it has all."""
+    for name, value in given.items():
+        # A table of costs may lack one.
+        if name not in known and type(value) is not int:
+            return name
+        if isinstance(value, dict):
+            inner = known[name]
+            found = find_unknown_option(value, inner) if isinstance(inner, dict) else ""
+            if found is not None:
+                return f"{name}.{found}".rstrip(".")
+    return None
 
 
 def _build_until_param(end: int) -> dict[str, int]:

@@ -84,9 +84,10 @@ def _find_backfilled(stored: Series, fetched: Series) -> tuple[int, ...]:
 
 
 # A venue that shortens its answers delivers more in smaller windows. One that has no more bars
-# costs two requests per fetch, one that returns 200 of a year's 7,920 bars about 40. Bars that
+# costs a request per hole, one that returns 200 of a year's 7,920 bars about 40. Bars that
 # stay missing are never fetched again, because the asset's watermark passes them.
 MAX_REQUESTS: Final = 64
+MAX_HOLES: Final = 16
 MIN_SPLIT_S: Final = 96 * HOUR_S
 # As many bars before the first one show whether the listing began then.
 PROBED_BARS: Final = 24
@@ -116,7 +117,10 @@ async def fill_holes(
     missing = list_missing(session, bars, after, newest)
     if not len(missing):
         return bars
-    windows = _split(missing, max(MIN_SPLIT_S, int(missing[-1] - missing[0]) // 2 + HOUR_S))
+    # A few holes far from each other must not cost the history between them again.
+    holes = np.split(missing, np.flatnonzero(np.diff(missing) > MIN_SPLIT_S) + 1)
+    holes = holes if len(holes) <= MAX_HOLES else [missing]
+    windows = [(int(hole[0]) - HOUR_S, int(hole[-1])) for hole in holes]
     requests = 0
     while windows and requests < MAX_REQUESTS:
         begin, end = windows.pop()

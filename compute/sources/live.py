@@ -20,6 +20,7 @@ from compute.bars import (
     NO_BARS,
     NO_FUNDING,
     Funding,
+    RawBar,
     Series,
     Times,
     find_settlement_fault,
@@ -113,51 +114,36 @@ class ListingReader:
     All times are epoch seconds. A failing venue raises VenueError.
     """
 
-    def __init__(
-        self, assets: Mapping[str, Asset], venues: Mapping[str, Venue], clock: Clock
-    ) -> None:
+    def __init__(self, assets: Mapping[str, Asset], venues: Mapping[str, Venue]) -> None:
         self._assets: Final = assets
         self._venues: Final = venues
-        self._clock: Final = clock
-        self._funding_cache: Final[dict[str, tuple[int, int, Funding]]] = {}
         self._logged_rejections: Final = set[tuple[str, str, str]]()
 
     async def fetch_bars(self, ticker: str, listing: Listing, begin: int, end: int) -> Series:
         """Return the hourly bars of an asset's listing that close in (begin, end], in order."""
         session = self._assets[ticker].session
         period_s = choose_period_s(session)
-        venue = self._venues[listing.venue]
-        rows = await venue.fetch_bars(listing.symbol, begin, end, period_s)
-        accepted_rows, rejected_rows = validate_bars(rows, period_s)
+        venue, length_s = self._venues[listing.venue], PAGE_ROWS[period_s] * period_s
+        # A call that fails is repeated as a whole, so none has many pages. Some venues include the
+        # first bar after a window, which the next one has too.
+        rows: dict[RawBar, None] = {}
+        for first in range(begin, end, length_s):
+            last = min(first + length_s, end)
+            page = await venue.fetch_bars(listing.symbol, first, last, period_s)
+            rows |= dict.fromkeys(page)
+        accepted_rows, rejected_rows = validate_bars(list(rows), period_s)
         reasons = [reason for _, reason in rejected_rows]
         self._log_rejected_rows("bars_rejected", ticker, listing, reasons)
         bars = Series.from_rows(accepted_rows, period_s)
         return join_session_bars(bars, session, begin, end)
 
     async def fetch_funding(self, ticker: str, listing: Listing, after: int, until: int) -> Funding:
-        """Return the settlements of a listing's perpetual in (after, until], if it has one."""
-        # Venues allow few requests for funding. So everything up to now is fetched at once, and a
-        # history that is built batch by batch takes its settlements from the first fetch.
+        """Return the usable settlements of a listing's perpetual in (after, until], in order."""
         if listing.perpetual is None or after >= until:
             return NO_FUNDING
-        cached = self._funding_cache.get(ticker)
-        if cached is None or not cached[0] <= after < until <= cached[1]:
-            now = self._clock() // 1000
-            funding = await self._fetch_settlements(ticker, listing, listing.perpetual, after, now)
-            cached = self._funding_cache[ticker] = after, now, funding
-        return cached[2].select_between(after, until)
-
-    def forget_funding(self, *tickers: str) -> None:
-        """Fetch the settlements of some assets again when they are next requested."""
-        for ticker in tickers:
-            self._funding_cache.pop(ticker, None)
-
-    async def _fetch_settlements(
-        self, ticker: str, listing: Listing, perpetual: str, after: int, until: int
-    ) -> Funding:
-        """Return the usable settlements of a perpetual in (after, until], in order."""
+        venue = self._venues[listing.venue]
         try:
-            settlements = await self._venues[listing.venue].fetch_funding(perpetual, after, until)
+            settlements = await venue.fetch_funding(listing.perpetual, after, until)
         # The perpetual was delisted; the asset's own bars go on.
         except UnknownSymbolError:
             return NO_FUNDING
@@ -166,7 +152,7 @@ class ListingReader:
         usable = {
             at: rate for (at, rate), fault in zip(settlements, faults, strict=True) if not fault
         }
-        return Funding.from_pairs(sorted(usable.items()))
+        return Funding.from_pairs(sorted(usable.items())).select_between(after, until)
 
     def _log_rejected_rows(
         self, event: str, ticker: str, listing: Listing, reasons: Iterable[str]
@@ -200,6 +186,8 @@ def join_session_bars(bars: Series, session: Session, begin: int, end: int) -> S
 
 
 HISTORY_S: Final = 330 * DAY_S
+# The largest pages of the venue that most assets use, by the period of the bars.
+PAGE_ROWS: Final = {HOUR_S // 2: 1500, HOUR_S: 1000}
 MAX_LOGGED_NAMES: Final = 10
 # How long after a split of a stock its adjustment is recognised; no session is closed as long.
 LOOK_BACK_S: Final = 14 * DAY_S
@@ -243,7 +231,7 @@ class LiveSource:
         self._refusing_venues: set[str] = set()
         self._chosen_at = clock()
         self._needs_choice = False
-        self._reader: Final = ListingReader(self._assets, venues, clock)
+        self._reader: Final = ListingReader(self._assets, venues)
         self._refused_opens: Final = defaultdict[str, set[int]](set)
         self._wrong_skews_ms: dict[str, float] = {}
         self._silences: dict[str, str] = {}
@@ -264,8 +252,6 @@ class LiveSource:
             self._assets.values(), statuses, self._sources, self._clock() // 1000
         )
         self._chosen_at, self._needs_choice = self._clock(), False
-        # They may be another venue's.
-        self._reader.forget_funding(*self._assets)
         self.late_reasons.clear()
 
     async def has_moved(self) -> bool:
@@ -368,8 +354,13 @@ class LiveSource:
                 ticker, self._listings[ticker], max(after, self._begins_at - DAY_S), end
             )
         except VenueError as error:
-            # A venue that has begun to refuse is left before the next run.
-            self._needs_choice |= error.is_permanent and venue.name not in self._refusing_venues
+            # A venue that has begun to refuse, or no longer has the symbol, is left before the next
+            # run.
+            self._needs_choice |= (
+                self.late_reasons.get(ticker) != error.reason
+                if isinstance(error, UnknownSymbolError)
+                else error.is_permanent and venue.name not in self._refusing_venues
+            )
             self._record_late_reason(ticker, error.reason)
             return FetchResult(NO_BARS, NO_FUNDING, after, has_failed=True)
         fetched, held_reason = await self._hold_implausible(ticker, fetched, begin)
@@ -539,8 +530,6 @@ class LiveSource:
 
     def _record_late_reason(self, ticker: str, reason: str, event: str = "bars_missing") -> None:
         """Record why an asset is late; log a venue's failure once for all its assets."""
-        # By the time the bars come, newer settlements may have come too.
-        self._reader.forget_funding(ticker)
         if self.late_reasons.get(ticker) == reason:
             return
         is_logged = reason != _NO_NEWER_BAR and reason in self.late_reasons.values()

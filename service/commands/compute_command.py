@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
 # An error in this time ends the command. Later errors are logged, and the hourly loop retries.
 MAX_CATCH_UP_WAIT_S = 2.0
+# Histories that have arrived wait so long for each other: many step in about the time of one.
+BUILD_STEP_S = 0.2
 # A leader that is silent for six seconds loses its lock. With this poll, another process takes over
 # within ten.
 STANDBY_POLL_S = 1.0
@@ -330,7 +332,9 @@ class CatchUp:
         self._market: Final = market
         self._has_snapshot: Final = pipeline.has_snapshot
         self._is_long: Final = is_long
-        self._activity: Final = "catching up" if self._has_snapshot else "building history"
+        self._is_building: Final = is_long and bool(pipeline.building_tickers)
+        is_first = self._is_building or not self._has_snapshot
+        self._activity: Final = "building history" if is_first else "catching up"
         self._on_progress: OnProgress = ProgressLog(self._activity, clock, self._describe_missing)
         self._finished: Final = asyncio.Event()
         # Set once the command no longer waits, and has closed its progress bar.
@@ -340,10 +344,14 @@ class CatchUp:
         """Run every hour that is due; return the pipeline, None if a new one must be opened."""
         # While the command still waits, an error ends it. After that, an error is logged and the
         # hourly loop retries.
-        on_progress = rebase_progress(lambda done, total: self._on_progress(done, total))
+        on_progress = rebase_progress(
+            # The progress of a history that is built asset by asset is the number of assets.
+            lambda done, total: None if self._is_building else self._on_progress(done, total)
+        )
         began = perf_counter()
         try:
             written = await self._pipeline.run_until(self._pipeline.due_hour, on_progress)
+            await self._build_histories()
         except asyncio.CancelledError:
             await self._report_stopped()
             raise
@@ -368,13 +376,24 @@ class CatchUp:
         log_run("caught_up", self._pipeline, written, began)
         if missing := self._describe_missing():
             echo(f"Caught up{missing}: the others are built as their venues answer.")
-        elif not self._has_snapshot:
-            echo("The history is complete: calls are answered from now on.")
+        elif self._activity == "building history":
+            echo("The history is complete.")
         return self._pipeline
+
+    async def _build_histories(self) -> None:
+        """Build the missing histories until an hour is due, or their venues have failed."""
+        pipeline = self._pipeline
+        while pipeline.untried_tickers and pipeline.due_hour == pipeline.done_hour:
+            await pipeline.build_history()
+            total = pipeline.asset_count
+            self._on_progress(total - len(pipeline.building_tickers), total)
+            await asyncio.sleep(BUILD_STEP_S)
 
     async def wait_until_ready(self, open_bar: OpenProgressBar) -> None:
         """Wait until catching up is done, only briefly if a snapshot exists or it takes long."""
-        if not self._has_snapshot:
+        if self._is_building:
+            echo("Building history, coins first: calls are answered with what is complete.")
+        elif not self._has_snapshot:
             echo("Building history: responses are 503 until it is complete.")
         progress_log = self._on_progress
         with (
@@ -387,7 +406,7 @@ class CatchUp:
                 await self._finished.wait()
         self._on_progress = progress_log
         self._is_ready.set()
-        if self._has_snapshot and not self._finished.is_set():
+        if self._activity == "catching up" and not self._finished.is_set():
             echo("Still catching up: responses are marked stale until it is done.")
 
     def _describe_missing(self) -> str:

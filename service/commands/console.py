@@ -56,7 +56,7 @@ def rebase_progress(on_progress: OnProgress) -> OnProgress:
 
 
 class ProgressLog:
-    """Progress without a terminal: a line at every tenth."""
+    """Progress without a terminal: a line at a twentieth, and at every tenth."""
 
     def __init__(self, label: str, clock: Clock, describe: Callable[[], str] = lambda: "") -> None:
         """Start; `clock` is used to estimate the remaining time, `describe` ends each line."""
@@ -64,14 +64,14 @@ class ProgressLog:
         self._clock = clock
         self._describe = describe
         self._began_at = clock()
-        self._reported_tenths = 0
+        self._reported_tenths = -1
 
     def __call__(self, done: int, total: int) -> None:
-        """Print the share that is done, if it reached another tenth."""
+        """Print the share that is done, if it reached a twentieth or another tenth."""
         tenths = 10 * done // max(total, 1)
-        if tenths > self._reported_tenths:
+        if 20 * done >= total and tenths > self._reported_tenths:
             left = self._format_time_left(done, total)
-            echo(f"{self._label}: {tenths}0%{left}{self._describe()}")
+            echo(f"{self._label}: {100 * done // total}%{left}{self._describe()}")
             self._reported_tenths = tenths
 
     def _format_time_left(self, done: int, total: int) -> str:

@@ -21,7 +21,7 @@ from compute.sources.live import LiveSource, SourcesLoader
 from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
-from compute.universe import Universe
+from compute.universe import Universe, VenueOptions
 from schemas.version import describe_install
 from schemas.vocabulary import Clock
 from service.config.proxies import find_proxy
@@ -128,7 +128,8 @@ async def open_live_venues(
                 # Each venue has several hosts.
                 proxy = find_proxy(base or f"https://{name}", allows_socks=False)
                 path = listings_folder / f"{name}.json"
-                venue = CcxtVenue(name, symbols, path, clock, base, proxy=proxy)
+                options = universe.venues.get(name, VenueOptions())
+                venue = CcxtVenue(name, symbols, options, path, clock, base, proxy=proxy)
             else:
                 raise SettingsError(
                     f"the universe file names the venue {name}, which ccxt does not have"

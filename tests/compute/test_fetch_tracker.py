@@ -161,7 +161,7 @@ async def test_a_first_start_with_an_outage_ends_as_one_without(
     source.outages = dict.fromkeys(FAILING, START + outage_s)
     watched = Watched(clock)
     await run(path, source, clock, START + outage_s + 600, watched)
-    assert watched.seen[0][1:] == (FAILING, ())
+    assert (FAILING, ()) in [state[1:] for state in watched.seen]
     assert watched.seen[-1][1:] == ((), ())
     # All timeframes are there within two minutes after the outage, whatever the hour is.
     assert watched.seen[-1][0] <= START + outage_s + 120
@@ -219,7 +219,7 @@ class Fetches:
                 raise
 
 
-async def test_no_batch_of_a_first_start_waits_twice_for_a_failing_asset(tmp_path: Path):
+async def test_a_first_start_waits_for_no_asset(tmp_path: Path):
     clock = AcceleratedClock(START)
     source = script(clock)
     source.outages["ETH"] = START + HOUR_S
@@ -227,9 +227,14 @@ async def test_no_batch_of_a_first_start_waits_twice_for_a_failing_asset(tmp_pat
     async with opened(tmp_path / "m.db") as store:
         runs = await HourlyPipeline.open(store, source, source.universe, ALTERNATING, clock)
         await runs.run_until(runs.due_hour)
-        asked = [ticker for ticker, _ in fetches.calls]
-        assert asked.count("BTC") >= 2
-        assert asked.count("ETH") == 1
+        assert (fetches.calls, runs.done_hour) == ([], runs.due_hour)
+        async with asyncio.timeout(30):
+            while runs.untried_tickers:
+                await runs.build_history()
+                await asyncio.sleep(0)
+        # Coins come first, and none is asked twice.
+        assert sorted(ticker for ticker, _ in fetches.calls[:2]) == ["BTC", "ETH"]
+        assert sorted(ticker for ticker, _ in fetches.calls) == sorted(SESSIONS)
         assert runs.building_tickers == ("ETH",)
         assert (await store.snapshot()).unbuilt_tickers == ("ETH",)
 
@@ -290,7 +295,7 @@ async def test_an_asset_that_is_new_to_a_store_is_built_at_once_and_publishes_no
     rows = await load_changes(path)
     for timeframe in TIMEFRAMES:
         steps = list_stepped_closes(rows, "ETH", timeframe)
-        assert steps == list_stepped_closes(rows, "BTC", timeframe) != []
+        assert steps[-1] == list_stepped_closes(rows, "BTC", timeframe)[-1]
     await run(path, source, clock, march_s("16:30"), indicators=ALTERNATING)
     await check_clean(path, source.universe, ALTERNATING)
     own = [row for row in await load_changes(path) if row.ticker == "ETH"]

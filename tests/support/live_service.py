@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
-from compute.universe import Asset, Listing, Universe, load_universe
+from compute.universe import Asset, Listing, Universe, VenueOptions, load_universe
 from service.config.sources import (
     choose_retry_policy,
     collect_symbols,
@@ -96,6 +96,14 @@ class LiveService:
         """Replace the pipeline by a new one, as the loop does after an error."""
         self.runs = await self.open_pipeline()
         return self.runs
+
+    async def start(self, until: int = START) -> None:
+        """Run the first start, and build all histories whose venues answer."""
+        await self.runs.run_until(until)
+        async with asyncio.timeout(30):
+            while self.runs.untried_tickers:
+                await self.runs.build_history()
+                await asyncio.sleep(0)
 
     async def run_hour(self, hour: int, after_s: int = 5) -> None:
         """Run an hour some seconds after its scheduled time."""
@@ -211,7 +219,14 @@ def _create_client(
     if name != "alpaca":
         kept = folder / f"{name}.json"
         return CcxtVenue(
-            name, wanted, kept, clock, double.base_url, timeout_s=timeout_s, is_paced=False
+            name,
+            wanted,
+            load_venue_options(name),
+            kept,
+            clock,
+            double.base_url,
+            timeout_s=timeout_s,
+            is_paced=False,
         )
     data, trading = (
         rebase_url(f"https://{host}.alpaca.markets", double.base_url)
@@ -225,6 +240,12 @@ def _create_client(
         timeout_s=timeout_s,
         spacing_s=0,
     )
+
+
+@cache
+def load_venue_options(name: str) -> VenueOptions:
+    """Return the packaged options of a venue."""
+    return load_universe().venues.get(name, VenueOptions())
 
 
 KEY = {"alpaca_key_id": API_KEY_ID, "alpaca_secret_key": API_SECRET_KEY}
@@ -317,10 +338,6 @@ class StoredResult(NamedTuple):
         changes = await list_changes(store)
         return cls(await store.snapshot(), changes, [row async for row in store.alerts()])
 
-    def created_before(self, start: int) -> list[int]:
-        """Return the times at which the changes up to a close were written, in order of closes."""
-        return [row.created_at for row in _sort(self.changes) if row.close_time <= start]
-
 
 def write_recording(
     folder: Path, made: Mapping[str, Market], funded: Iterable[str], begin: int, end: int
@@ -351,6 +368,15 @@ async def replay_recording(folder: Path, path: Path, universe: Universe, end: in
         return await StoredResult.load(store)
 
 
+def keep_last(changes: Sequence[ChangeRow], start: int) -> list[ChangeRow]:
+    """Return the changes without those before the last one of each cell up to a close.
+
+    A live store keeps no others of the history from before its feed.
+    """
+    last = {(r.ticker, r.indicator, r.timeframe): r for r in changes if r.close_time <= start}
+    return [*last.values(), *(row for row in changes if row.close_time > start)]
+
+
 def find_delayed(
     live: StoredResult, replayed: StoredResult, universe: Universe, start: int
 ) -> Late:
@@ -359,7 +385,7 @@ def find_delayed(
     `start` is the close of the first start's last bars (epoch seconds), which shows nothing older.
     """
     assert live.snapshot.readings == replayed.snapshot.readings
-    rows, others = _sort(live.changes), _sort(replayed.changes)
+    rows, others = _sort(live.changes), _sort(keep_last(replayed.changes, start))
     assert _drop_times(rows, start) == _drop_times(others, start)
     expected_alerts = [alert[1:] for alert in replayed.alerts if alert.close_time > start]
     assert sorted(alert[1:] for alert in live.alerts) == sorted(expected_alerts)

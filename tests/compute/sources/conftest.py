@@ -14,7 +14,6 @@ from tests.doubles.venues.server import VenuesDouble
 from tests.doubles.venues.server import clock as clock
 from tests.doubles.venues.server import double as double
 from tests.support.live_service import (
-    START,
     UNIVERSE,
     LiveService,
     list_all_markets,
@@ -49,5 +48,5 @@ def open_service(
 async def live(open_service: Open) -> AsyncIterator[LiveService]:
     """The service after its first start."""
     async with open_service() as one:
-        await one.runs.run_until(START)
+        await one.start()
         yield one

@@ -15,11 +15,13 @@ from compute.bars import DAY_S, HOUR_S, RawBar, Series, find_settlement_fault, v
 from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import REFUSED_AFTER_MS, CcxtVenue, drop_odd_entries
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
+from compute.universe import VenueOptions
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.market import HOUR, Market, halve_bars, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
 from tests.doubles.venues.venue import VenueDouble
 from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS
+from tests.support.live_service import load_venue_options
 from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("live")
@@ -69,7 +71,9 @@ async def opened(double: VenuesDouble, clock: ManualClock, tmp_path: Path) -> As
         def open_one(name: str, *more: str, folder: Path = tmp_path) -> CcxtVenue:
             wanted = {*filter(None, SYMBOLS[name]), *more}
             kept = folder / f"{name}.json"
-            venue = CcxtVenue(name, wanted, kept, clock, double.base_url, is_paced=False)
+            venue = CcxtVenue(
+                name, wanted, load_venue_options(name), kept, clock, double.base_url, is_paced=False
+            )
             closing.push_async_callback(venue.close)
             return venue
 
@@ -338,12 +342,27 @@ async def test_a_403_of_the_venue_itself_is_a_limit_however_long_it_lasts(
         clock.now += REFUSED_AFTER_MS
 
 
+async def test_an_option_that_ccxt_lacks_fails_its_venue_alone_and_is_named(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    given = VenueOptions(client={"options": {"fetchMarkets": {"kinds": ["spot"]}}})
+    kept = tmp_path / "kept"
+    client = CcxtVenue("binance", {"BTC/USDT"}, given, kept, clock, double.base_url)
+    try:
+        error = await refusal(client.fetch_symbols())
+    finally:
+        await client.close()
+    assert error.reason == "ccxt has no option options.fetchMarkets.kinds of binance"
+    assert (error.is_permanent, double.get_venue("binance").requests) == (False, [])
+
+
 async def test_a_request_that_hangs_times_out(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     double.get_venue("binance").add_failure("hanging", times=None)
+    options, kept = load_venue_options("binance"), tmp_path / "kept"
     client = CcxtVenue(
-        "binance", {"BTC/USDT"}, tmp_path / "kept", clock, double.base_url, timeout_s=0.05
+        "binance", {"BTC/USDT"}, options, kept, clock, double.base_url, timeout_s=0.05
     )
     try:
         assert not (await refusal(client.fetch_symbols())).is_permanent
@@ -562,7 +581,15 @@ async def venue(
         )
     else:
         kept = tmp_path / "kept.json"
-        client = CcxtVenue(name, {symbol, other}, kept, clock, double.base_url, is_paced=False)
+        client = CcxtVenue(
+            name,
+            {symbol, other},
+            load_venue_options(name),
+            kept,
+            clock,
+            double.base_url,
+            is_paced=False,
+        )
     await client.fetch_symbols()
     yield client, symbol, other
     await client.close()

@@ -357,7 +357,7 @@ async def test_with_a_snapshot_the_store_says_which_assets_have_daily_readings(
         history = range((START - HISTORY_S) // DAY_S * DAY_S, START, 3600)
         holes[symbol] = len(history) - len(market.get_page(START, history[0], START - 1, 1000))
     async with open_live_service(listed, clock, tmp_path, COINS) as one:
-        await one.runs.run_until(START)
+        await one.start()
         asked = len(listed.get_venue("binance").requests)
         clock.now += 900_000
         told = await examined(database_url=f"sqlite:///{tmp_path}/market.db")

@@ -645,9 +645,9 @@ def test_progress_lines_estimate_the_remaining_time(capsys):
         clock.now_ms = minutes * 60_000
         lines(done, 9)
     assert capsys.readouterr().err.splitlines() == [
-        "building history: 10%, about 16 min left",
-        "building history: 20%, about 14 min left",
-        "building history: 80%, about 2 min left",
+        "building history: 11%, about 16 min left",
+        "building history: 22%, about 14 min left",
+        "building history: 88%, about 2 min left",
         "building history: 100%",
     ]
 

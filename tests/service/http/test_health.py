@@ -32,7 +32,14 @@ from store.market_rows import Batch, Progress, WatermarkRow
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from tests.security.wire import exchange_bytes, parse_statuses
-from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
+from tests.support.example_market import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    make_batch,
+    make_change,
+    make_coverage,
+)
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
 from tests.support.running_service import served as served
@@ -104,7 +111,8 @@ async def test_a_first_start_is_ready_once_nine_tenths_of_its_assets_have_their_
 
     async with run_service(tmp_path) as served:
         await served.market.publish_coverage(published)
-        await served.market.commit(lacking("C0", "C1"))
+        first = [make_change(NOON, "C9", "reversals", "1h", 1)]
+        await served.market.commit(replace(lacking("C0", "C1"), changes=first))
         building = {**healthy, "assets": "building: 8 of 10"}
         assert await readyz(served) == (503, building)
         await served.market.commit(lacking("C0"))
