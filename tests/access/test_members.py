@@ -135,47 +135,6 @@ async def test_a_membership_has_five_live_keys_and_one_more_for_each_that_is_rev
     assert await counter.members.create(MINE, other, "of the other plan")
 
 
-@pytest.mark.parametrize("label", ["", "  ", "x" * 121, "two\nlines", "\x1b[2J", "\u202eabc"])
-async def test_an_invalid_label_is_refused(counter: Counter, label: str) -> None:
-    await counter.buy()
-    plan = await counter.get_plan()
-    membership, key = plan.membership.id, plan.keys[0].key.id
-    await assert_refused(counter.members.create(MINE, membership, label), 400, "label: ")
-    await assert_refused(counter.members.relabel(MINE, membership, key, label), 400, "1 to 120")
-    assert len((await counter.get_plan()).keys) == 1
-
-
-async def test_a_key_can_be_renamed(counter: Counter) -> None:
-    await counter.buy()
-    plan = await counter.get_plan()
-    await counter.members.relabel(MINE, plan.membership.id, plan.keys[0].key.id, " agent ")
-    assert (await counter.get_plan()).keys[0].key.label == "agent"
-
-
-async def test_memberships_and_keys_of_another_mailbox_are_unknown(
-    counter: Counter,
-) -> None:
-    await counter.buy()
-    key = await counter.buy(THEIRS)
-    plan = await counter.get_plan(THEIRS)
-    theirs, key_id = plan.membership.id, plan.keys[0].key.id
-    for membership in (theirs, 999):
-        await assert_refused(
-            counter.members.create(MINE, membership, "mine"), 404, "no such membership"
-        )
-        await assert_refused(
-            counter.members.revoke(MINE, membership, key_id), 404, "no such membership"
-        )
-        await assert_refused(
-            counter.members.relabel(MINE, membership, key_id, "mine"), 404, "no such membership"
-        )
-    mine = (await counter.get_plan()).membership.id
-    for id_ in (key_id, 999):
-        await assert_refused(counter.members.revoke(MINE, mine, id_), 404, "no such key")
-        await assert_refused(counter.members.relabel(MINE, mine, id_, "mine"), 404, "no such key")
-    assert await counter.get_verdict(key) == "counted"
-
-
 async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(
     counter: Counter,
 ) -> None:

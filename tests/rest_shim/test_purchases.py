@@ -491,15 +491,6 @@ async def test_the_31st_attempt_in_ten_minutes_is_429_only_on_that_route(
     assert (await served.client.post(other, json=EMAIL)).status_code == 201
 
 
-@pytest.mark.clause("2.10.2", "3.4.2", "4.12.5", "5.11", "7.21")
-async def test_forty_claims_at_one_instant_give_one_key(served: RunningService) -> None:
-    checkout = await begun(served)
-    await served.client.post(checkout["checkout_url"], data={"action": "pay"})
-    answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(40)))
-    assert sorted(answer.status_code for answer in answers) == [200, *[409] * 39]
-    assert len(await served.access.list_keys()) == 2  # Including the key of the test.
-
-
 @pytest.mark.clause("4.11.10", "7.30", "7.31")
 async def test_a_failing_processor_is_503_with_a_retry_time(
     held: tuple[RunningService, HeldProvider],

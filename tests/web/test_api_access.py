@@ -161,7 +161,6 @@ async def test_only_one_of_several_concurrent_requests_gets_the_last_key(
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "a\nb", "\x1b[31m"])
-@pytest.mark.prove
 async def test_an_invalid_label_is_refused(member: MemberBrowser, label: str) -> None:
     await member.create_and_read_key("laptop")
     for path in (await member.find_keys_path(), f"{await member.find_key_path('laptop')}/label"):

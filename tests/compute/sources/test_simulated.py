@@ -194,12 +194,6 @@ async def test_an_origin_cuts_the_history_and_changes_no_bar():
 
 
 @pytest.mark.clause("sources")
-async def test_another_seed_is_another_market():
-    ours, theirs = await history("BTC", 30), await history("BTC", 30, market(seed=2))
-    assert abs(np.corrcoef(returns(ours.bars)[:600], returns(theirs.bars)[:600])[0, 1]) < 0.2
-
-
-@pytest.mark.clause("sources")
 @pytest.mark.clause("14.6")
 async def test_the_market_of_the_default_seed_never_changes():
     """Stores continue from the bars they have, so another digest would break running services."""
@@ -288,31 +282,6 @@ async def test_every_bar_is_one_that_the_service_accepts():
 
 
 @pytest.mark.clause("sources")
-async def test_a_bar_opens_at_the_close_of_the_one_before():
-    bars = (await history("BTC", 30)).bars
-    adjoining = np.diff(bars.close_time) == HOUR_S
-    assert (bars.open[1:][adjoining] == bars.close[:-1][adjoining]).all()
-
-
-@pytest.mark.clause("sources")
-async def test_a_night_is_a_gap_smaller_than_a_day():
-    bars = (await history("NVDA", 365)).bars
-    moves = np.abs(np.log(bars.open[1:] / bars.close[:-1]))
-    overnight = np.diff(bars.close_time) > 8 * HOUR_S
-    assert np.median(moves[~overnight]) == 0
-    days = resample_bars(bars, DAY_S)
-    assert 0 < np.median(moves[overnight]) < np.median(np.abs(returns(days)))
-
-
-@pytest.mark.clause("sources")
-@pytest.mark.prove
-async def test_prices_have_about_six_digits():
-    for asset in packaged().assets[::10]:
-        for price in (await history(asset.ticker, 20)).bars.close.tolist():
-            assert len(f"{price:.15g}".replace(".", "").strip("0")) <= 8, asset.ticker
-
-
-@pytest.mark.clause("sources")
 @pytest.mark.parametrize("every", [24, pytest.param(6, marks=prove)])
 @pytest.mark.prove
 async def test_prices_stay_sane_for_ten_years(every: int):
@@ -326,32 +295,6 @@ async def test_prices_stay_sane_for_ten_years(every: int):
             asset.asset_class
         ]
         assert low < np.median(bars.close) < high, asset.ticker
-
-
-@pytest.mark.clause("sources")
-async def test_large_moves_come_together_and_are_larger_than_normal_ones():
-    for ticker in CRYPTO:
-        moves = returns((await history(ticker, 400)).bars)
-        size = np.abs(moves)
-        for lag in (1, 2, 6, 12, 24):
-            assert np.corrcoef(size[lag:], size[:-lag])[0, 1] > 0.04, (ticker, lag)
-        assert abs(np.corrcoef(moves[1:], moves[:-1])[0, 1]) < 0.08, ticker
-        assert np.mean((moves - moves.mean()) ** 4) / moves.var() ** 2 > 4, ticker
-        assert 0.003 < moves.std() < 0.03, ticker
-
-
-@pytest.mark.clause("sources")
-@pytest.mark.parametrize("tickers", [CRYPTO, STOCKS, METALS])
-async def test_assets_of_one_class_move_together(tickers: tuple[str, ...]):
-    moves = []
-    for ticker in tickers:
-        bars = (await history(ticker, 400)).bars
-        moves.append(dict(zip(bars.close_time[1:].tolist(), returns(bars), strict=True)))
-    shared = sorted(set(moves[0]).intersection(*moves[1:]))
-    related = np.corrcoef([[of[at] for at in shared] for of in moves])
-    above = related[np.triu_indices(len(tickers), 1)]
-    assert (above > 0.05).all()
-    assert 0.15 < above.mean() < 0.9
 
 
 class Counting(ThreadPoolExecutor):

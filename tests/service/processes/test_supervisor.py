@@ -315,15 +315,7 @@ def test_one_scrape_includes_all_processes_and_dead_ones(service: Service) -> No
     assert httpx.get(f"{service.operations}/readyz", timeout=WITHIN_S).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGKILL,
-        pytest.param(signal.SIGINT, marks=pytest.mark.prove),
-        pytest.param(signal.SIGTERM, marks=pytest.mark.prove),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.prove),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.prove
 def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
     with serving(folder) as service:
@@ -332,7 +324,7 @@ def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
         environment = Path(f"/proc/{service.workers[0]}/environ").read_text()
         [metrics] = re.findall(rf"{MULTIPROCESS_VARIABLE}=([^\0]+)", environment)
         assert list(Path(metrics).glob("*.db"))
-        if number in (signal.SIGINT, signal.SIGHUP):
+        if number == signal.SIGHUP:
             # A terminal signals its whole process group.
             os.killpg(process.process.pid, number)
         else:

@@ -1,22 +1,18 @@
 """The PostgreSQL servers for tests: empty databases, deliberate faults, clean removal."""
 
-import asyncio
 import os
 import select
 import subprocess
 import sys
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from tests.support.postgres.server import (
     ROOT,
     SharedServer,
     build_unprivileged_command,
-    cut_sessions,
     find_installations,
-    make_empty_database,
     make_private_folder,
     make_runnable,
 )
@@ -35,44 +31,6 @@ with PostgresServer.start_new(shared.template) as own, own.freeze():
     sys.stdin.read()
 """
 WITHIN_S = 30
-
-
-async def fetch_first(url: str, query: str) -> object:
-    session = await asyncpg.connect(url)
-    try:
-        return await session.fetchval(query)
-    finally:
-        await session.close()
-
-
-def watch_end(session: asyncpg.Connection) -> asyncio.Event:
-    ended = asyncio.Event()
-    session.add_termination_listener(lambda _: ended.set())
-    return ended
-
-
-async def test_a_database_starts_empty_and_is_dropped_even_if_in_use(
-    postgres: SharedServer,
-):
-    async with make_empty_database(postgres.url) as url:
-        assert str(await fetch_first(url, "SHOW server_version")).startswith(f"{postgres.major}.")
-        assert await fetch_first(url, TABLES) == 0
-        session = await asyncpg.connect(url)
-        await session.execute("CREATE TABLE kept (id INTEGER)")
-        assert await fetch_first(url, TABLES) == 1
-        ended = watch_end(session)
-    await asyncio.wait_for(ended.wait(), WITHIN_S)
-    with pytest.raises(asyncpg.InvalidCatalogNameError):
-        await asyncpg.connect(url)
-
-
-async def test_only_the_sessions_of_one_database_are_cut(postgres: SharedServer, database: str):
-    elsewhere, cut = await asyncpg.connect(postgres.url), await asyncpg.connect(database)
-    ended = watch_end(cut)
-    await cut_sessions(database)
-    await asyncio.wait_for(ended.wait(), WITHIN_S)
-    assert await elsewhere.fetchval("SELECT 1") == 1
-    await elsewhere.close()
 
 
 @pytest.mark.prove
