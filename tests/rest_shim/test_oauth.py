@@ -1,6 +1,5 @@
 """OAuth over HTTP, with a client written by hand: metadata, authorization, tokens, revocation."""
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from functools import partial
@@ -442,19 +441,6 @@ async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandCli
     plan = await find_plan(served.access, served.clock)
     answer = read_answer(await host.authorizations.approve(request_id, plan))
     assert (await host.exchange(answer["code"])).status_code == 200
-
-
-@pytest.mark.clause("10.4", "10.5")
-@pytest.mark.prove
-async def test_several_exchanges_at_once_give_tokens_of_one_connection(host: HandClient) -> None:
-    served = host.served
-    code = await host.get_code(await buy_plan(served.access, served.clock))
-    answers = await asyncio.gather(*(host.exchange(code) for _ in range(5)))
-    tokens = answers[0].json()
-    answers += await asyncio.gather(*(host.refresh(tokens["refresh_token"]) for _ in range(5)))
-    for answer in answers:
-        assert await is_connected(host, answer.json())
-    assert len((await find_plan(served.access, served.clock)).live_keys) == 1
 
 
 @pytest.mark.clause("10.9")

@@ -17,7 +17,6 @@ import pytest
 
 from mcp_server.tools.get_confluence import GET_CONFLUENCE
 from mcp_server.tools.get_state import GET_STATE
-from schemas.usage import QuotaUsage
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, RUN_DELAY_MS, format_instant
 from serving.context import Context
 from serving.json_text import escape_json
@@ -397,7 +396,6 @@ async def test_pages_read_one_by_one_while_runs_commit_lose_and_repeat_no_row(
 
 
 TEXT = '{"note":"a \\"quoted\\" text, é, \\u2028, \\\\ and\\ttabs"}'.encode()
-ALLOWANCE = QuotaUsage(100, 7, 93, "2026-10-01T00:00:00.000Z")
 
 
 def result_of(members: Iterable[bytes]) -> dict:

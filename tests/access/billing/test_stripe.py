@@ -33,8 +33,6 @@ from tests.support.signals_command import drop_requests
 
 pytestmark = pytest.mark.clause("sales")
 
-CHECKED_ORDER = Order("c1", "agent@example.com", "monthly", None)
-
 
 @pytest.fixture
 async def stripe() -> AsyncIterator[StripeDouble]:

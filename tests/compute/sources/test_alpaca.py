@@ -27,7 +27,6 @@ def utc(text: str) -> int:
 # Clocks in New York are five hours behind in winter: 09:30 there is 14:30.
 DAY = utc("2026-01-20")
 OPENING = DAY + 14 * HOUR_S + HALF_S
-EVE = utc("2025-12-24")
 NOW = utc("2026-01-21T12:00")
 
 

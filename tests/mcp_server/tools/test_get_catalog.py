@@ -13,7 +13,7 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import INDICATOR_IDS
 from serving.freshness import list_timing_exceptions
 from serving.json_text import to_json
-from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
+from tests.support.bad_inputs import CATALOG, SIGNALS, STATE
 from tests.support.example_market import (
     ASSETS,
     HOUR_MS,
@@ -31,12 +31,6 @@ pytestmark = pytest.mark.clause("answers")
 
 LOGGED = [id_ for id_ in INDICATOR_IDS if id_ != "perpkit"]
 FOLLOWED = {"BTC", "ETH", "BNB", "SOL", "NVDA", "TSLA"}
-OPEN_HEADERS = [
-    {},
-    {"Authorization": "Bearer ek_" + "a" * 43},
-    {"Authorization": "nonsense"},
-    {"X-Api-Key": ""},
-]
 
 
 def changed(published: Coverage, **assets: dict[str, object]) -> Coverage:
@@ -460,20 +454,6 @@ async def test_the_note_names_the_source_and_the_gaps_of_coverage(
     assert ("not covered" in note) == (PARTLY in said)
     assert meta["source"] == published.source
     assert meta.get("simulated", False) == (published.source == "simulated")
-
-
-@pytest.mark.clause("4.2.1", "4.14.18")
-@pytest.mark.parametrize("headers", OPEN_HEADERS)
-async def test_it_needs_no_key_and_ignores_any(served, headers):
-    response = await served.client.get("/api/v1/catalog", headers=headers)
-    assert response.status_code == 200
-    assert (await served.call(CATALOG, headers=headers))["structuredContent"] == response.json()
-
-
-async def test_a_tool_without_arguments_refuses_any(served):
-    status, error = await served.fetch_refusal("mcp", STATS, ticker="BTC")
-    assert (status, error["error"]) == (400, "invalid_parameter")
-    assert "this call takes no arguments" in error["message"]
 
 
 @pytest.mark.clause("2.7.4", "2.7.24")

@@ -263,14 +263,6 @@ async def test_an_empty_answer_names_the_min_agree_that_finds_something(served, 
     assert await tickers(served, transport, asset_class="metal", min_agree=4) == ["XPT"]
 
 
-async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
-    served_empty, transport
-):
-    status, error = await served_empty.fetch_refusal(transport, CONFLUENCE)
-    assert (status, error["error"]) == (503, "unavailable")
-    assert "900 seconds" in error["message"]
-
-
 def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> list[dict]:
     """Count the votes in a result of state, as an independent implementation."""
     found = []

@@ -23,7 +23,7 @@ from store.sql.database import MarketEngine
 from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
 from tests.doubles.smtp.server import Mailbox
-from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS, changed
+from tests.mcp_server.tools.test_get_catalog import changed
 from tests.mcp_server.tools.test_get_signals import (
     ALERTS,
     alert,
@@ -305,14 +305,6 @@ async def test_a_store_whose_rows_cannot_be_read_is_unavailable_until_they_can(
         await failing.fetch_answer(transport, STATE)
         failing.market.ledger_reads.is_broken = False
         assert (await failing.fetch_answer(transport, STATS))["universe_tier"]["total_signals"] == 8
-
-
-@pytest.mark.clause("4.4.1", "4.14.18")
-@pytest.mark.parametrize("headers", OPEN_HEADERS)
-async def test_it_needs_no_key_and_ignores_any(served, headers):
-    response = await served.client.get("/api/v1/stats", headers=headers)
-    assert response.status_code == 200
-    assert (await served.call(STATS, headers=headers))["structuredContent"] == response.json()
 
 
 async def test_a_tool_without_arguments_refuses_any(served):

@@ -62,36 +62,6 @@ async def test_it_works_before_the_first_compute(served_empty, transport):
     assert (await served_empty.fetch_answer(transport, USAGE))["key"] == {"label": "tests"}
 
 
-@pytest.mark.clause("4.14.19")
-@pytest.mark.parametrize(
-    ("headers", "status", "code"),
-    [
-        ({}, 401, "missing_key"),
-        ({"X-Api-Key": "nonsense"}, 401, "invalid_key"),
-    ],
-)
-async def test_it_needs_a_key_over_both_transports(served, headers, status, code):
-    response = await served.client.get("/api/v1/usage", headers=headers)
-    assert (response.status_code, response.json()["error"]) == (status, code)
-    meta = (await served.call(USAGE, headers=headers))["_meta"]
-    assert meta.pop("signals/request_id")
-    assert meta == {"signals/error": code, "signals/status": status}
-
-
-@pytest.mark.clause("3.5.3", "3.5.4")
-async def test_a_revoked_key_is_refused(served_alone, transport):
-    (key,) = await served_alone.keys.list()
-    await served_alone.keys.revoke(key.id)
-    status, error = await served_alone.fetch_refusal(transport, USAGE)
-    assert (status, error["error"]) == (403, "revoked_key")
-
-
-async def test_an_argument_is_refused(served, transport):
-    status, error = await served.fetch_refusal(transport, USAGE, key="mine")
-    assert (status, error["error"]) == (400, "invalid_parameter")
-    assert "this call takes no arguments" in error["message"]
-
-
 async def test_the_description_has_the_size(served):
     text = json.dumps(await served.fetch_answer("mcp", USAGE), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)

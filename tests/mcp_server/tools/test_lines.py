@@ -27,7 +27,6 @@ ALL_BEARISH = "bearish: trend_oracle, bayesian_trend, reversals, enzo, llnr, per
 ENZO = "2026-09-30T12:03:00.005Z ETH 1h enzo bullish>bearish 101.5"
 TREND_ORACLE = "2026-09-30T12:03:00.004Z BTC 1h trend_oracle bullish>bearish 101.5"
 LLNR = "2026-09-30T11:03:00.001Z NVDA 1d llnr bearish>neutral 101.5"
-CERES = "2026-09-30T11:03:00.000Z BTC 4h ceres neutral>bullish 101.5"
 
 
 @pytest.mark.parametrize(

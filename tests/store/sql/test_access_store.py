@@ -194,7 +194,6 @@ async def test_keys_survive_reopening(
 
 
 MINE, OTHER = "Member@example.com", "other@example.com"
-STAYS = {"plans", "keys", "checkouts", "sandbox_checkouts"}
 
 
 @pytest.fixture
