@@ -83,6 +83,11 @@ class VerifierKey:
             raise NoteError(f"the key of {name} has the id {key_id.hex()}, not {id_text[:60]}")
         return cls(name, key_id, kind, material[1:])
 
+    @classmethod
+    def build(cls, name: str, kind: int, public_key: bytes) -> Self:
+        """Return the key of a name."""
+        return cls(name, hash_key(name, bytes([kind]) + public_key), kind, public_key)
+
     def __str__(self) -> str:
         return f"{self.name}+{self.key_id.hex()}+{_encode(bytes([self.kind]) + self.public_key)}"
 
@@ -182,9 +187,7 @@ class Checkpoint:
 
     def find_signed_time(self, key: VerifierKey) -> datetime | None:
         """Return the time that the log with this key signed, None if it signed none."""
-        material = bytes([COSIGNER_KEY]) + key.public_key
-        cosigner = VerifierKey(key.name, hash_key(key.name, material), COSIGNER_KEY, key.public_key)
-        return self.find_cosigned_time(cosigner)
+        return self.find_cosigned_time(VerifierKey.build(key.name, COSIGNER_KEY, key.public_key))
 
     def find_cosigned_time(self, witness: VerifierKey) -> datetime | None:
         """Return the time of a witness's cosignature, None unless all that it has verify."""
@@ -266,6 +269,8 @@ class Policy:
 
     logs: list[VerifierKey] = field(default_factory=list)
     witnesses: dict[str, VerifierKey] = field(default_factory=dict)
+    # The addresses of those that have one.
+    urls: dict[str, str] = field(default_factory=dict)
     groups: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     quorum: str = ""
 
@@ -341,6 +346,7 @@ class _PolicyReader:
     def _read_witness(self, name: str, vkey: str, url: str = "") -> None:
         self._refuse_used_name(name)
         self.policy.witnesses[name] = self._parse_key(vkey, *COSIGNER_KINDS)
+        self.policy.urls |= {name: url} if url else {}
 
     def _read_group(self, name: str, threshold: str, member: str, *others: str) -> None:
         self._refuse_used_name(name)

@@ -3,7 +3,6 @@
 Pure.
 """
 
-from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
@@ -11,15 +10,12 @@ from operator import attrgetter
 from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
 from compute.bars import Series
 from compute.batch_assembler import find_publish_from
 from compute.engine_state import REPLACES
 from compute.signing.log_signer import LogKey
-from compute.signing.notes import KEY_ID_BYTES, Checkpoint, NoteError, Vkey
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
@@ -40,6 +36,7 @@ from store.log_tree import (
 )
 from store.market_rows import BarBlock, CheckpointRow, CommitInputs, EpochRow, FeedRow
 from store.sql.audit_reads import StoredLog, StoredMarket
+from verifier.notes import LOG_KEY, Checkpoint, NoteError, VerifierKey
 
 # Those that are not hashed: each has a check of its own, or says nothing about the market data.
 KNOWN_FACTS: Final = {
@@ -198,9 +195,6 @@ def _find_first_close(block: BarBlock) -> int:
     return int(Series.from_columns(block.open_time[:1], block.values[:1], period_s).close_time[0])
 
 
-SIGNATURE_MARK = "— "
-
-
 def check_leaves(
     log: StoredLog, start: LogStart | None, rows: Sequence[FeedRow], known: tuple[int, int]
 ) -> Iterator[str]:
@@ -242,7 +236,7 @@ def check_checkpoint(log: StoredLog, key: LogKey | None) -> Iterator[str]:
     row, size = log.checkpoint, len(log.created_at)
     if row.refusal is not None:
         yield f"log: is not signed any more: {row.refusal}"
-    signed = [] if key is None else [Checkpoint(key.origin, key.size, key.root)]
+    signed = [] if key is None else [(key.size, key.root)]
     if row.note is not None:
         try:
             signed.append(_verify_note(row))
@@ -250,43 +244,21 @@ def check_checkpoint(log: StoredLog, key: LogKey | None) -> Iterator[str]:
             yield f"log: the checkpoint is not valid: {error}"
     elif key is not None and key.size:
         yield "log: the checkpoint is missing, although the key file has signed one"
-    if key is not None and row.vkey not in (None, key.vkey.format()):
+    if key is not None and row.vkey not in (None, str(key.vkey)):
         yield "log: the checkpoint is of another key than the key file"
-    for checkpoint in dict.fromkeys(signed):
-        if checkpoint.size > size:
-            yield f"log: has {size} leaves, but {checkpoint.size} were signed"
-        elif _find_root(log.tiles, checkpoint.size) != checkpoint.root:
-            yield f"log: the first {checkpoint.size} leaves are not those signed"
+    for signed_size, root in dict.fromkeys(signed):
+        if signed_size > size:
+            yield f"log: has {size} leaves, but {signed_size} were signed"
+        elif _find_root(log.tiles, signed_size) != root:
+            yield f"log: the first {signed_size} leaves are not those signed"
 
 
-def _verify_note(row: CheckpointRow) -> Checkpoint:
-    """Return the checkpoint of a signed note; raise NoteError if its log did not sign it."""
-    text, _, signatures = (row.note or "").partition("\n\n")
-    checkpoint, vkey = Checkpoint.parse(f"{text}\n"), Vkey.parse(row.vkey or "")
-    if (checkpoint.origin, checkpoint.size) != (vkey.name, row.size):
-        raise NoteError(f"it is of {checkpoint.origin}, size {checkpoint.size}")
-    own = _find_signature(signatures.removesuffix("\n").split("\n"), vkey)
-    try:
-        Ed25519PublicKey.from_public_bytes(vkey.public_key).verify(own, f"{text}\n".encode())
-    except (ValueError, InvalidSignature):
-        raise NoteError("its signature is not that of its key") from None
-    return checkpoint
-
-
-def _find_signature(lines: Sequence[str], vkey: Vkey) -> bytes:
-    """Return the signature of a key; raise NoteError if there is none, or a line is not one."""
-    found = b""
-    for line in lines:
-        try:
-            mark, name, encoded = line.split(" ")
-            signature = b64decode(encoded, validate=True)
-        except ValueError:
-            raise NoteError("a line is no signature") from None
-        if f"{mark} " != SIGNATURE_MARK:
-            raise NoteError("a line is no signature")
-        if (name, signature[:KEY_ID_BYTES]) == (vkey.name, vkey.key_id):
-            found = signature[KEY_ID_BYTES:]
-    return found
+def _verify_note(row: CheckpointRow) -> tuple[int, bytes]:
+    """Return the size and root of a signed note; raise NoteError if its log did not sign it."""
+    checkpoint, vkey = Checkpoint.parse(row.note or ""), VerifierKey.parse(row.vkey or "", LOG_KEY)
+    if checkpoint.size != row.size or not checkpoint.is_signed_by(vkey):
+        raise NoteError(f"it is of {checkpoint.origin}, size {checkpoint.size}, or not signed")
+    return checkpoint.size, checkpoint.root
 
 
 def _find_root(tiles: Tiles, size: int) -> bytes | None:

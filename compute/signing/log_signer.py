@@ -2,6 +2,7 @@
 
 The file with the key also has the size and root that were signed last. It is kept apart from the
 database, so that a restored backup cannot make the log sign a smaller or a different tree.
+Checkpoints are notes of C2SP, which `verifier.notes` reads.
 """
 
 import asyncio
@@ -19,13 +20,6 @@ from typing import Final, Self, TypeVar
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from compute.signing.notes import (
-    Checkpoint,
-    Vkey,
-    build_vkey,
-    sign_checkpoint,
-    split_signatures,
-)
 from schemas.errors import OperatorError
 from schemas.vocabulary import Clock
 from store.errors import DamagedError
@@ -33,8 +27,43 @@ from store.log_tree import EMPTY_ROOT, HASH_BYTES, TreeError, verify_consistency
 from store.market_rows import CheckpointRow, LogHead
 from store.sql.feed_log import FeedLog
 from store.sqlite.files import sync_folder
+from verifier.notes import COSIGNER_KEY, LOG_KEY, SIGNATURE_PREFIX, VerifierKey
 
 SEED_BYTES = 32
+
+
+def build_vkey(name: str, key: Ed25519PrivateKey) -> VerifierKey:
+    """Return the verifier key of a log."""
+    return VerifierKey.build(name, LOG_KEY, key.public_key().public_bytes_raw())
+
+
+def build_cosigner(name: str, key: Ed25519PrivateKey) -> VerifierKey:
+    """Return the verifier key of a cosigner."""
+    return VerifierKey.build(name, COSIGNER_KEY, key.public_key().public_bytes_raw())
+
+
+def sign_checkpoint(
+    origin: str, size: int, root: bytes, key: Ed25519PrivateKey, at: int | None = None
+) -> str:
+    """Return the signed note; the same arguments always give the same bytes.
+
+    With a time (epoch s), the key of the log also makes a timestamped cosignature.
+    """
+    text = f"{origin}\n{size}\n{b64encode(root).decode()}\n"
+    lines = _format_signature(build_vkey(origin, key), key.sign(text.encode()))
+    if at is not None:
+        lines += cosign(origin, key, text, at)
+    return f"{text}\n{lines}"
+
+
+def cosign(name: str, key: Ed25519PrivateKey, text: str, at: int) -> str:
+    """Return the line by which a cosigner signs the text of a checkpoint at a time (epoch s)."""
+    signature = key.sign(f"cosignature/v1\ntime {at}\n{text}".encode())
+    return _format_signature(build_cosigner(name, key), at.to_bytes(8) + signature)
+
+
+def _format_signature(key: VerifierKey, signature: bytes) -> str:
+    return f"{SIGNATURE_PREFIX}{key.name} {b64encode(key.key_id + signature).decode()}\n"
 
 
 class KeyFileError(OperatorError):
@@ -61,7 +90,7 @@ class LogKey:
         return Ed25519PrivateKey.from_private_bytes(self.seed)
 
     @property
-    def vkey(self) -> Vkey:
+    def vkey(self) -> VerifierKey:
         """The key that verifies."""
         return build_vkey(self.origin, self.private_key)
 
@@ -203,18 +232,18 @@ class LogSigner:
         except RefusalError as refusal:
             await self._refuse(refusal)
             return
-        vkey, now = key.vkey.format(), self._clock() // 1000
-        tree = Checkpoint(key.origin, key.size, key.root)
-        note = sign_checkpoint(tree, key.private_key, now)
+        vkey, now = str(key.vkey), self._clock() // 1000
+        note = sign_checkpoint(key.origin, key.size, key.root, key.private_key, now)
         if (stored.size, stored.vkey) == (key.size, vkey):
-            kept = split_signatures(stored.note or "")
-            note += "".join(line for name, _, line in kept if name != key.origin)
+            kept = (stored.note or "").partition("\n\n")[2].splitlines(keepends=True)
+            own = f"{SIGNATURE_PREFIX}{key.origin} "
+            note += "".join(line for line in kept if not line.startswith(own))
         signed = CheckpointRow(key.size, note, vkey)
         await self._log.save_checkpoint(signed)
         self._on_checkpoint("signed")
         self._submit(signed, now)
 
-    async def restart(self, now: datetime) -> tuple[Vkey, Path | None]:
+    async def restart(self, now: datetime) -> tuple[VerifierKey, Path | None]:
         """Begin a new log of the same rows: archive the key file, and sign with another key.
 
         Return the new key, and the path of the archived file, None if there was none.
@@ -233,7 +262,7 @@ class LogSigner:
             if (key := await asyncio.to_thread(load_key, self._path)) is not None:
                 return key.origin
         vkey = (await self._log.checkpoint()).vkey
-        return None if vkey is None else Vkey.parse(vkey).name
+        return None if vkey is None else vkey.partition("+")[0]
 
     async def find_refusal(self) -> str | None:
         """Say why the tree that is stored now would not be signed; change nothing."""

@@ -5,8 +5,8 @@ a witness that does not answer is asked again until the next checkpoint.
 """
 
 import asyncio
-from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import chain, repeat
@@ -16,82 +16,32 @@ from urllib.parse import urlsplit
 
 import httpx2
 import structlog
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
-from compute.signing.notes import KEY_ID_BYTES, Checkpoint, NoteError, Vkey
 from schemas.errors import OperatorError
 from store.errors import StoreError
 from store.failure_log import FailureLog
 from store.market_rows import CheckpointRow
 from store.sql.feed_log import FeedLog
-
-# The signature types of cosignatures, with the length of their public keys.
-ED25519_COSIGNATURE, ML_DSA_COSIGNATURE = 4, 6
-KEY_BYTES = {ED25519_COSIGNATURE: 32, ML_DSA_COSIGNATURE: 1312}
-TIMESTAMP_BYTES = 8
+from verifier.notes import Checkpoint, NoteError, VerifierKey, parse_policy
+from verifier.notes import PolicyError as InvalidPolicyError
 
 
-def find_cosignature(vkey: Vkey, checkpoint: Checkpoint, lines: str) -> str | None:
-    """Return the line with the valid cosignature of a witness, None if there is none."""
+def find_cosignature(vkey: VerifierKey, note: str, lines: str) -> tuple[str, int] | None:
+    """Return the line with the valid cosignature of a witness, and its time (epoch s)."""
+    text = note.partition("\n\n")[0]
     for line in lines.splitlines():
-        payload = read_payload(vkey, line)
-        if payload is not None and is_cosignature(vkey, checkpoint, payload):
-            return f"{line}\n"
+        with suppress(NoteError):
+            time = Checkpoint.parse(f"{text}\n\n{line}\n").find_cosigned_time(vkey)
+            if time is not None:
+                return f"{line}\n", int(time.timestamp())
     return None
-
-
-def read_payload(vkey: Vkey, line: str) -> bytes | None:
-    """Return timestamp and signature of a line of a note, None if another key made it."""
-    match line.split(" "):
-        case ["—", vkey.name, encoded]:
-            try:
-                signed = b64decode(encoded, validate=True)
-            except ValueError:
-                return None
-            is_of_key = signed[:KEY_ID_BYTES] == vkey.key_id
-            return signed[KEY_ID_BYTES:] if is_of_key else None
-    return None
-
-
-def read_time(vkey: Vkey, line: str) -> int:
-    """Return the time (epoch s) of a witness's line."""
-    return int.from_bytes((read_payload(vkey, line) or b"")[:TIMESTAMP_BYTES])
-
-
-def is_cosignature(vkey: Vkey, checkpoint: Checkpoint, payload: bytes) -> bool:
-    """Return whether a timestamp and signature are a witness's cosignature of a checkpoint."""
-    timestamp, signature = payload[:TIMESTAMP_BYTES], payload[TIMESTAMP_BYTES:]
-    at = int.from_bytes(timestamp)
-    # Without a time, it would not say that the tree is the largest one that the witness saw.
-    if not 0 < at < 1 << 63:
-        return False
-    try:
-        if vkey.signature_type == ML_DSA_COSIGNATURE:
-            # The structure `cosigned_message`, whose subtree is the whole tree.
-            names = [text.encode() for text in (vkey.name, checkpoint.origin)]
-            name, origin = (bytes([len(text)]) + text for text in names)
-            size = checkpoint.size.to_bytes(8)
-            parts = b"subtree/v1\n\0", name, timestamp, origin, bytes(8), size, checkpoint.root
-            message = b"".join(parts)
-            MLDSA44PublicKey.from_public_bytes(vkey.public_key).verify(signature, message)
-        else:
-            message = f"cosignature/v1\ntime {at}\n{checkpoint.format()}".encode()
-            Ed25519PublicKey.from_public_bytes(vkey.public_key).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-KEYWORDS = ("log", "witness", "group", "quorum")
 
 
 class Witness(NamedTuple):
     """A witness: its name in the policy, its key, and its submission prefix."""
 
     name: str
-    vkey: Vkey
+    vkey: VerifierKey
     url: str
 
 
@@ -100,63 +50,27 @@ class PolicyError(OperatorError):
 
 
 def load_witnesses(path: Path) -> list[Witness]:
-    """Return the witnesses of a policy file that have an address; PolicyError if there is none.
-
-    Logs, groups and the quorum are for those who verify, so they are not checked.
-    """
+    """Return the witnesses of a policy file that have an address; PolicyError if there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        policy = parse_policy(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError) as error:
         raise PolicyError(f"cannot read the witness policy {path}: {error}") from error
-    try:
-        witnesses = list(_parse_policy(text))
-    except NoteError as error:
+    except InvalidPolicyError as error:
         raise PolicyError(f"{path}: {error}") from error
-    if not witnesses:
+    if not policy.urls:
         raise PolicyError(
             f"{path}: no witness has an address; expected lines such as "
             "witness NAME VKEY https://witness.example/"
         )
-    return witnesses
-
-
-def _parse_policy(text: str) -> Iterator[Witness]:
-    keys: set[bytes] = set()
-    for number, line in enumerate(text.split("\n"), 1):
-        words = line.replace("\t", " ").split()
-        if not words or words[0].startswith("#"):
-            continue
-        if words[0] not in KEYWORDS:
-            raise NoteError(f"line {number}: {words[0]!r} is none of {', '.join(KEYWORDS)}")
-        if words[0] != "witness":
-            continue
-        if len(words) not in (3, 4):
-            raise NoteError(f"line {number}: expected witness NAME VKEY [URL]")
-        vkey = _parse_key(number, words[2])
-        if vkey.public_key in keys:
-            raise NoteError(f"line {number}: this key is there twice")
-        keys.add(vkey.public_key)
-        if len(words) == 4:
-            url = urlsplit(words[3])
-            is_http = url.scheme in ("http", "https") and bool(url.hostname)
-            if not is_http or url.query or url.fragment:
-                raise NoteError(
-                    f"line {number}: expected an http(s):// address without query or fragment"
-                )
-            yield Witness(words[1], vkey, words[3].rstrip("/"))
-
-
-def _parse_key(number: int, text: str) -> Vkey:
-    try:
-        vkey = Vkey.parse(text)
-    except NoteError as error:
-        raise NoteError(f"line {number}: {error}") from error
-    if len(vkey.public_key) != KEY_BYTES.get(vkey.signature_type):
-        raise NoteError(
-            f"line {number}: the key is not one for cosignatures, of type 4 (Ed25519) or 6 "
-            "(ML-DSA-44)"
-        )
-    return vkey
+    for name, address in policy.urls.items():
+        url = urlsplit(address)
+        if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+            raise PolicyError(
+                f"{path}: witness {name}: expected an http(s):// address without query or fragment"
+            )
+    return [
+        Witness(name, policy.witnesses[name], url.rstrip("/")) for name, url in policy.urls.items()
+    ]
 
 
 TIMEOUT_S = 10.0
@@ -228,14 +142,9 @@ class Witnesses:
 
     async def _collect(self, row: CheckpointRow, note: str, now: int) -> None:
         """Ask all witnesses at once, and those that failed again after each delay."""
-        checkpoint = Checkpoint.parse(note)
-        found = {each: find_cosignature(each.vkey, checkpoint, note) for each in self._witnesses}
-        since = now - RENEW_AFTER_S
-        pending = [
-            each
-            for each, line in found.items()
-            if line is None or read_time(each.vkey, line) <= since
-        ]
+        checkpoint, since = Checkpoint.parse(note), now - RENEW_AFTER_S
+        found = {each: find_cosignature(each.vkey, note, note) for each in self._witnesses}
+        pending = [each for each, one in found.items() if one is None or one[1] <= since]
         delays_s = chain(RETRY_DELAYS_S, repeat(RETRY_DELAYS_S[-1]))
         while pending:
             lines = await asyncio.gather(*(self._ask(each, checkpoint, note) for each in pending))
@@ -276,11 +185,11 @@ class Witnesses:
             status, answer = await self._add_checkpoint(witness, checkpoint, note)
         if status != HTTPStatus.OK:
             raise WitnessError(f"status {status}")
-        line = find_cosignature(witness.vkey, checkpoint, answer)
-        if line is None:
+        found = find_cosignature(witness.vkey, note, answer)
+        if found is None:
             raise WitnessError("its response has no valid cosignature")
         self._cosigned_sizes[witness] = checkpoint.size
-        return line
+        return found[0]
 
     async def _add_checkpoint(
         self, witness: Witness, checkpoint: Checkpoint, note: str

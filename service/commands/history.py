@@ -167,5 +167,5 @@ async def restart_log(settings: Settings, clock: Clock) -> int:
         f"A new log begins as {vkey.name}, with another key. Customers who verified the former "
         "log have to accept the new key:"
     )
-    print(vkey.format())
+    print(vkey)
     return 0

@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from compute.signing.log_signer import LogKey, load_key, save_key
-from compute.signing.notes import Vkey, build_cosigner, cosign
+from compute.signing.log_signer import LogKey, build_cosigner, cosign, load_key, save_key
 from schemas.errors import ApiError, OperatorError
 from schemas.vocabulary import Clock
 from service.commands.console import echo
@@ -42,7 +41,7 @@ async def run_witness(key_file: Path, name: str, log: str, port: int, clock: Clo
         raise OperatorError(f"--log: {error}") from None
     with listen_for_shutdown() as cancel_on_request, open_listener(HOST, port) as listener:
         echo(f"Cosigning {log}. The line for the policy of its operator, with your address:")
-        echo(f"witness NAME {witness.vkey.format()} http://{HOST}:{listener.getsockname()[1]}")
+        echo(f"witness NAME {witness.vkey} http://{HOST}:{listener.getsockname()[1]}")
         config = build_server_config(build_app(witness), max_connections=MAX_CONNECTIONS)
         with cancel_on_request():
             async with serve_in_background(config, listener) as serving:
@@ -64,7 +63,7 @@ class Witness:
         save_key(path, self._key)
 
     @property
-    def vkey(self) -> Vkey:
+    def vkey(self) -> VerifierKey:
         """The key that verifies the cosignatures."""
         return build_cosigner(self._key.origin, self._key.private_key)
 

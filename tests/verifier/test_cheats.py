@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from compute.signing.notes import build_cosigner, cosign
+from compute.signing.log_signer import build_cosigner, cosign
 from schemas.errors import OperatorError
 from service.commands.verify import VerifyOptions, verify_service
 from tests.doubles.published_log import (
@@ -398,7 +398,7 @@ def show_cosignatures_of_another_day(operator: Operator, path: Path) -> dict[str
     key = Ed25519PrivateKey.generate()
     body = operator.log.checkpoint.partition("\n\n")[0]
     operator.log.lines = cosign("w.example", key, f"{body}\n", 86_400)
-    path.write_text(f"witness w {build_cosigner('w.example', key).format()}\nquorum w\n")
+    path.write_text(f"witness w {build_cosigner('w.example', key)}\nquorum w\n")
     return {"policy": path}
 
 

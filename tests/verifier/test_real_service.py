@@ -15,7 +15,6 @@ import pytest
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.signing.log_signer import LogSigner
-from compute.signing.notes import Vkey
 from compute.signing.witnesses import Witness, Witnesses
 from service.commands.verify import VerifyOptions, verify_proof
 from store.sqlite.market_store import open_sqlite_market
@@ -25,7 +24,7 @@ from tests.support.running_service import RunningService, ServiceProcess, run_se
 from tests.support.store_homes import open_and_close
 from tests.support.tampering import Market
 from verifier.client import ServiceClient
-from verifier.notes import InclusionProof, Policy, parse_policy
+from verifier.notes import InclusionProof, Policy, VerifierKey, parse_policy
 from verifier.record import Record
 from verifier.report import Report
 from verifier.verification import Request, Verification
@@ -164,7 +163,8 @@ async def test_cosignatures_that_the_service_collects_make_the_quorum_of_a_polic
         assert quorum[0].endswith("requires the quorum all; cosigned within a day by: none")
         done: asyncio.Queue[None] = asyncio.Queue()
         listed = [
-            Witness(one.name, Vkey.parse(one.vkey.serialize()), one.url) for one in (ours, theirs)
+            Witness(one.name, VerifierKey.parse(one.vkey.serialize(), 4), one.url)
+            for one in (ours, theirs)
         ]
         witnesses = Witnesses(served.market.feed_log, listed, lambda: done.put_nowait(None))
         ours.time = theirs.time = served.clock() // 1000

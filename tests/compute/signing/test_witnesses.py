@@ -13,7 +13,6 @@ from tlog_scales.signing import VkeySet
 from tlog_scales.tlog import Checkpoint
 
 from compute.signing.log_signer import LogKey, LogSigner, save_key
-from compute.signing.notes import Vkey
 from compute.signing.witnesses import (
     RETRY_DELAYS_S,
     PolicyError,
@@ -27,18 +26,19 @@ from tests.doubles.witness import WitnessDouble, open_witness
 from tests.store.sql.test_feed_log import commit_rows
 from tests.support.signals_command import drop_requests
 from tests.support.store_homes import StoreHome, open_and_close
+from verifier.notes import VerifierKey
 
-LOG = Vkey("signals.example/api/v1/log", 1, bytes(32)).format()
-ONE, TWO = (Vkey(f"w{n}.example", 4, bytes([n]) * 32) for n in (1, 2))
-POST_QUANTUM = Vkey("w3.example", 6, bytes(1312))
+LOG = VerifierKey.build("signals.example/api/v1/log", 1, bytes(32))
+ONE, TWO = (VerifierKey.build(f"w{n}.example", 4, bytes([n]) * 32) for n in (1, 2))
+POST_QUANTUM = VerifierKey.build("w3.example", 6, bytes(1312))
 POLICY = f"""
 # Witnesses of the log.
 log {LOG}
 
-witness one {ONE.format()} https://w1.example/sub/
-\twitness two\t{TWO.format()} http://127.0.0.1:9000
-witness three {POST_QUANTUM.format()} https://w3.example
-witness offline {Vkey("w4.example", 4, bytes([4]) * 32).format()}
+witness one {ONE} https://w1.example/sub/
+\twitness two\t{TWO} http://127.0.0.1:9000
+witness three {POST_QUANTUM} https://w3.example
+witness offline {VerifierKey.build("w4.example", 4, bytes([4]) * 32)}
 group both 2 one two
 quorum both
 """
@@ -64,14 +64,26 @@ def test_the_witnesses_with_an_address_are_read(tmp_path: Path) -> None:
     ("line", "fault"),
     [
         ("witnesses a b", "line 1: 'witnesses' is none of log, witness, group, quorum"),
-        ("witness a", "line 1: expected witness NAME VKEY [URL]"),
-        ("witness a b https://w.example", "line 1: expected a verifier key: NAME+ID+KEY"),
-        (f"witness a {LOG} https://w.example", "line 1: the key is not one for cosignatures"),
-        (f"witness a {ONE.format()} w.example", "line 1: expected an http(s):// address"),
-        (f"witness a {ONE.format()} https://w.example?a", "line 1: expected an http(s):// address"),
-        (f"witness a {ONE.format()}\nwitness b {ONE.format()}", "line 2: this key is there twice"),
-        (f"witness a {ONE.format()}\nquorum a", "no witness has an address"),
-        ("", "no witness has an address; expected lines such as witness NAME VKEY https://"),
+        ("witness a", "line 1: a witness line does not have 1 items"),
+        (
+            "witness a b https://w.example",
+            "line 1: 'b' is not a verifier key",
+        ),
+        (
+            f"witness a {LOG} https://w.example",
+            "has signature type 01, but 04 or 06 is",
+        ),
+        (f"witness a {ONE} w.example\nquorum a", "witness a: expected an http(s):// address"),
+        (
+            f"witness a {ONE} https://w.example?a\nquorum a",
+            "witness a: expected an http(s):// address",
+        ),
+        (f"witness a {ONE}\nwitness b {ONE}", "line 2: the key of w1.example occurs twice"),
+        (f"witness a {ONE}\nquorum a", "no witness has an address"),
+        (
+            "quorum none",
+            "no witness has an address; expected lines such as witness NAME VKEY https://",
+        ),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, line: str, fault: str) -> None:
@@ -88,7 +100,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 KEY = LogKey.create("signals.example/api/v1/log")
-LOG_VKEY = KEY.vkey.format()
+LOG_VKEY = str(KEY.vkey)
 DEADLINE_S = 20
 
 
@@ -107,7 +119,7 @@ class Cosigning:
 
     def __post_init__(self) -> None:
         listed = [
-            Witness(f"W{n}", Vkey.parse(double.vkey.serialize()), double.url)
+            Witness(f"W{n}", VerifierKey.parse(double.vkey.serialize(), 4, 6), double.url)
             for n, double in enumerate(self.doubles)
         ]
         log = self.market.feed_log

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compute.signing.log_signer import LogKey, LogSigner, load_key, save_key
-from compute.signing.notes import Checkpoint, sign_checkpoint
+from compute.signing.log_signer import LogKey, LogSigner, load_key, save_key, sign_checkpoint
 from compute.signing.witnesses import Witness as ListedWitness
 from compute.signing.witnesses import Witnesses
 from schemas.errors import OperatorError
@@ -17,8 +16,7 @@ from tests.store.sql.test_feed_log import commit_rows
 from tests.support.row_builders import NOW
 from tests.support.running_service import open_loopback_socket, run_app
 from tests.support.store_homes import SqliteHome, open_and_close
-from verifier.notes import LOG_KEY, VerifierKey, parse_policy
-from verifier.notes import Checkpoint as VerifiedCheckpoint
+from verifier.notes import Checkpoint, parse_policy
 
 pytestmark = [pytest.mark.clause("proof"), pytest.mark.usefixtures("use_single_ca")]
 
@@ -27,7 +25,7 @@ LOG = LogKey.create("signals.example/api/v1/log")
 
 @pytest.fixture
 def witness(tmp_path: Path) -> Witness:
-    log = VerifierKey.parse(LOG.vkey.format(), LOG_KEY)
+    log = LOG.vkey
     return Witness(tmp_path / "witness.json", "witness.example/w1", log, lambda: NOW)
 
 
@@ -58,7 +56,7 @@ async def test_a_log_is_cosigned_run_by_run_and_another_history_is_not(
     witness: Witness, tmp_path: Path
 ) -> None:
     save_key(tmp_path / "key.json", LOG)
-    policy = parse_policy(f"witness w {witness.vkey.format()}\nquorum w")
+    policy = parse_policy(f"witness w {witness.vkey}\nquorum w")
     with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         async with (
@@ -82,13 +80,13 @@ async def test_a_log_is_cosigned_run_by_run_and_another_history_is_not(
             await asked.settle()
             await asked.close()
             note = (await log.checkpoint()).note or ""
-    assert policy.list_cosigners(VerifiedCheckpoint.parse(note), None) == ["w"]
-    other = sign_checkpoint(Checkpoint(LOG.origin, 246, bytes(32)), LOG.private_key)
+    assert policy.list_cosigners(Checkpoint.parse(note), None) == ["w"]
+    other = sign_checkpoint(LOG.origin, 246, bytes(32), LOG.private_key)
     assert witness.add_checkpoint(f"old 246\n\n{other}") == (409, "246\n")
 
 
 def test_the_key_file_is_that_of_one_witness(witness: Witness, tmp_path: Path) -> None:
-    log = VerifierKey.parse(LOG.vkey.format(), LOG_KEY)
+    log = LOG.vkey
     same = Witness(tmp_path / "witness.json", "witness.example/w1", log, lambda: NOW)
     assert same.vkey == witness.vkey
     for name, fault in (("witness.example/w2", "of witness.example/w1"), ("a b", "--name must")):

@@ -287,6 +287,6 @@ async def test_a_policy_with_a_mistake_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "policy").write_text("witness W\n")
     settings = make_settings(tmp_path, witness_policy=tmp_path / "policy")
     async with open_and_close(open_sqlite_market(tmp_path / "signals.db")) as market:
-        with pytest.raises(PolicyError, match="line 1: expected witness NAME VKEY"):
+        with pytest.raises(PolicyError, match="line 1: a witness line does not have 1 items"):
             async with open_log_signer(settings, market, lambda: 0, lambda outcome: None):
                 pass
