@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -32,6 +33,7 @@ from tests.service.terminal.test_follow import (
     follow,
     read_rows,
     recording,  # noqa: F401
+    run_follow,
 )
 from tests.support.example_market import HOUR_MS, make_batch, make_change
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
@@ -116,6 +118,7 @@ RECEIVERS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("address", "path", "title"), RECEIVERS.values(), ids=RECEIVERS)
 async def test_a_row_is_a_message_of_one_line(address: str, path: str, title: str):
     async with messengers() as (host, doubles):
@@ -137,22 +140,29 @@ async def test_rows_of_a_run_are_a_line_each_in_messages_that_are_short_enough(
     ]
 
 
-REFUSALS = {
-    "discord": ('{"message": "Unknown Webhook", "code": 10015}', 404),
-    "slack": ("invalid_token", 403),
-    "telegram": ('{"ok":false,"description":"Forbidden: bot was blocked by the user"}', 403),
-    "ntfy": ('{"code":40301,"http":403,"error":"forbidden"}', 403),
-}
+REFUSALS = [
+    ("discord", '{"message": "Unknown Webhook", "code": 10015}', 404),
+    ("slack", "invalid_token", 403),
+    ("slack", "no_text", 200),
+    ("telegram", '{"ok":false,"description":"Forbidden: bot was blocked by the user"}', 403),
+    ("ntfy", '{"code":40301,"http":403,"error":"forbidden"}', 403),
+]
 
 
 @pytest.mark.clause("22.12")
-@pytest.mark.parametrize("name", REFUSALS)
-async def test_a_refusal_has_the_words_of_the_receiver_and_no_secret(name: str, capfd):
-    words, status = REFUSALS[name]
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("name", "words", "status"), REFUSALS)
+async def test_a_refusal_has_the_words_of_the_receiver_and_no_secret(
+    name: str, words: str, status: int, capfd: pytest.CaptureFixture[str]
+):
     address, path, _ = RECEIVERS[name]
+    # What a log would get.
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(handler)
     async with messengers(Response(f"{words} {path}", status)) as (host, _):
         with pytest.raises(RefusalError) as refused:
             await Messenger(address.replace("HOST", host))([ROW], META)
+    logging.getLogger().removeHandler(handler)
     said = str(refused.value)
     assert f" answered {status}: " in said
     assert words in said
@@ -199,17 +209,18 @@ TREND, BAYES, REVERSALS, ENZO, LLNR = (
 
 
 @pytest.mark.clause("22.11")
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("least", "first_run", "second_run"),
+    ("least", "first_run", "second_run", "is_late"),
     [
         # After the first run four indicators of BTC are bearish on 4h, and three bullish. After the
         # second one all seven are bullish: the row that turned neutral agrees with none.
-        (4, 4, 4),
-        (5, 0, 4),
-        (7, 0, 4),
+        (4, 4, 4, False),
+        (4, 4, 4, True),
+        (5, 0, 4, False),
+        (7, 0, 4, True),
     ],
 )
-@pytest.mark.parametrize("is_late", [False, True])
 async def test_only_rows_with_which_enough_indicators_agree_are_handed_on(
     served_alone: RunningService, least: int, first_run: int, second_run: int, is_late: bool
 ):
@@ -236,6 +247,31 @@ async def test_only_rows_with_which_enough_indicators_agree_are_handed_on(
     assert receiver.ids == expected
     # Also the place of a row that is left out is saved.
     assert receiver.saved[-1] == format_instant(second[-1].created_at)
+
+
+@pytest.mark.clause("22.11")
+async def test_the_command_takes_the_condition(
+    recording: RunningService,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+):
+    await run_follow(recording, "--json", "--ticker", "BTC", "--when", "confluence>=5")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    rows = [json.loads(line) for line in lines]
+    # On 4h all seven are bullish; on 1h four, and the legacy key, which does not count.
+    assert [(row["indicator"], row["timeframe"]) for row in rows] == [("ceres", "4h")]
+
+
+@pytest.mark.clause("22.7")
+async def test_without_a_cursor_a_refused_row_is_printed(
+    recording: RunningService,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+):
+    [row] = [row for row in await read_rows(recording) if row["ticker"] == "NVDA"]
+    async with messengers(Response("no", 403)) as (host, _):
+        await run_follow(recording, "--ticker", "NVDA", "--notify", f"json://{host}")
+    printed = capsys.readouterr().err
+    [kept] = json.loads(printed.split("JSON answered 403: no; not kept: ")[1].splitlines()[0])
+    assert kept["id"] == row["id"]
 
 
 async def test_the_rows_of_a_run_are_one_delivery_on_request(served_alone: RunningService):
