@@ -18,7 +18,8 @@ from compute.hourly_pipeline import HourlyPipeline, OnCommit
 from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
-from service.http.app import AppConfig, create_app
+from service.config.settings import Settings
+from service.http.app import create_app
 from service.http.resources import Resources
 from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.market_store import open_sqlite_market
@@ -68,7 +69,7 @@ async def open_eval_market(
         mailer = Outbox(folder / "outbox", "signals@localhost")
         billing = SandboxBilling(access, clock, ADDRESS)
         resources = Resources(market, access, billing, mailer, clock)
-        transport = httpx.ASGITransport(create_app(AppConfig(ADDRESS), resources))
+        transport = httpx.ASGITransport(create_app(Settings(base_url=ADDRESS), resources))
         api_key = await OperatorKeys(access, clock).create("evals")
         headers = {"Authorization": f"Bearer {api_key}"}
         async with httpx.AsyncClient(

@@ -119,7 +119,7 @@ async def revoke_key(settings: Settings, clock: Clock, key_id: int) -> int:
         found = {key.id: key for key in await store.list_keys()}
         if not await OperatorKeys(store, clock).revoke(key_id):
             raise StoreError(f"there is no key {key_id}: see `signals keys list` for the ids")
-    key, label = found[key_id], escape_for_terminal(found[key_id].label or "")
+    key, label = found[key_id], escape_unprintable(found[key_id].label or "")
     if key.revoked_at is not None:
         echo(f"Key {key_id} ({label}) was revoked at {format_instant(key.revoked_at)} already.")
         return 0
@@ -144,11 +144,6 @@ async def list_access_requests(settings: Settings) -> int:
     times = [{name: format_instant(getattr(one, name)) for name in TIMES} for one in requests]
     _print_rows([asdict(one) | at for one, at in zip(requests, times, strict=True)], as_json=True)
     return 0
-
-
-def escape_for_terminal(text: str) -> str:
-    """Return text on one line with control characters escaped, because buyers choose labels."""
-    return escape_unprintable(text.replace("\\", "\\\\"))
 
 
 async def handle_person(

@@ -146,13 +146,6 @@ def choose_server(args: Namespace) -> str:
     return "service.commands.serve:serve_with_workers"
 
 
-def choose_audit(args: Namespace) -> str:
-    """Return the audit of the store; refuse the option that another command has now."""
-    if args.public is not None:
-        raise SettingsError("--public is now `signals verify --answers --url URL`")
-    return "service.commands.history:audit_store"
-
-
 def choose_doctor(args: Namespace) -> str:
     """Return the checks of the service, or those of the universe file."""
     name = "doctor_venues:check_universe" if args.universe else "doctor:run_doctor"
@@ -320,15 +313,8 @@ COMMANDS: Final = (
     Command(
         "audit",
         "recompute everything published from the stored bars, and report differences",
-        choose_audit,
-        (
-            option(
-                "--public",
-                nargs=argparse.REMAINDER,
-                help_text="has become `signals verify --answers --url URL`",
-            ),
-            LIVE,
-        ),
+        "service.commands.history:audit_store",
+        (LIVE,),
     ),
     Command(
         "prune",

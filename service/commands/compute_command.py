@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -40,13 +40,16 @@ from service.processes.lifecycle import (
 from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
-from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
 if TYPE_CHECKING:
+    from service.http.metrics import Metrics
     from service.http.metrics_server import MetricsServer
     from service.http.resources import Resources
     from service.processes.child_process import ParentReporter
+
+    # Takes runs, batches, checkpoints and failures.
+    RunObserver = Metrics | ParentReporter
 
 PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
 # An error in this time ends the command. Later errors are logged, and the hourly loop retries.
@@ -60,22 +63,6 @@ STANDBY_POLL_S = 1.0
 NICENESS = 10
 
 log = structlog.get_logger("compute")
-
-
-class RunObserver(Protocol):
-    """Receives the duration of each hourly run in seconds, each committed batch and checkpoint."""
-
-    def on_run(self, seconds: float) -> None:
-        """Handle an hourly run."""
-
-    def on_commit(self, batch: Batch) -> None:
-        """Handle a committed batch."""
-
-    def on_failing(self, are_failing: bool) -> None:
-        """Handle that runs begin to fail, or no longer do."""
-
-    def on_checkpoint(self, outcome: str) -> None:
-        """Handle a checkpoint of the log: signed, refused, or cosigned by a witness."""
 
 
 async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = None) -> int:
@@ -165,7 +152,7 @@ async def run_jobs(
     resources: "Resources",
     clock: Clock,
     elapsed: Clock | None,
-    observer: RunObserver,
+    observer: "RunObserver",
     *,
     on_open: Callable[[], None] = lambda: None,
     open_bar: OpenProgressBar = open_progress_bar,
@@ -199,7 +186,7 @@ async def run_compute(
     settings: Settings,
     market: MarketStore,
     clock: Clock,
-    observer: RunObserver,
+    observer: "RunObserver",
     *,
     on_open: Callable[[], None] = lambda: None,
     on_ready: Callable[[], None] = lambda: None,

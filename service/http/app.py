@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -24,7 +24,7 @@ from access.oauth.parameters import can_serve_oauth
 from access.oauth.tokens import AccessTokens, TokenIssuer
 from access.purchases import ClaimResult, Claims, Purchases
 from access.sign_in import SignIn
-from access.throttle import DEFAULT_LIMIT, Limit, Throttle
+from access.throttle import Limit, Throttle
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.protected_endpoint import PATHS as PROTECTED_PATHS
 from mcp_server.protected_endpoint import ProtectedMcpEndpoint
@@ -35,9 +35,7 @@ from rest_shim.purchases import PurchaseHandlers, build_webhook_route
 from rest_shim.routes import ToolRoute, build_exception_handlers, build_routes
 from rest_shim.sample import build_sample_runner
 from schemas.errors import ApiError
-from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
-from schemas.vocabulary import DAILY_LIMIT
 from service.commands.doctor import build_doctor
 from service.config.mail import choose_visible_outbox
 from service.config.setting_types import split_commas
@@ -101,89 +99,51 @@ ParamsT = ParamSpec("ParamsT")
 SaleT = TypeVar("SaleT", bound=CheckoutResponse | ClaimResult)
 
 
-@dataclass(frozen=True, slots=True)
-class AppConfig:
-    """The plain values that an app needs; `base_url` is its address without a trailing slash.
-
-    `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
-    folder of undelivered mail that the sign-in page names, None to name none. `owner_uid` is the
-    user whose own machine this is, None if others can reach the service. `shows_prices` is whether
-    pages show prices. `checks_host` is whether a Host must be a known one.
-    """
-
-    base_url: str
-    daily_limit: int = DAILY_LIMIT
-    checkout_limit: Limit = DEFAULT_LIMIT
-    access_request_limit: Limit = DEFAULT_LIMIT
-    sign_in_limit: Limit = DEFAULT_LIMIT
-    oauth_limit: Limit = DEFAULT_LIMIT
-    trusted_proxies: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    checks_host: bool = True
-    allowed_origins: tuple[str, ...] = ()
-    outbox: Path | None = None
-    owner_uid: int | None = None
-    operator: Operator = UNNAMED_OPERATOR
-    shows_prices: bool = True
-
-
 def build_app(
     settings: Settings, resources: Resources, metrics: Metrics, call_log: CallLog
 ) -> Starlette:
     """Return the ASGI app that the settings describe; it counts calls and sales in `metrics`."""
-    config = AppConfig(
-        base_url=settings.address,
-        daily_limit=settings.daily_limit,
-        checkout_limit=settings.checkout_limit,
-        access_request_limit=settings.access_request_limit,
-        sign_in_limit=settings.sign_in_limit,
-        oauth_limit=settings.oauth_limit,
-        trusted_proxies=split_commas(settings.trusted_proxies),
-        allowed_hosts=split_commas(settings.allowed_hosts),
-        checks_host=settings.checks_host,
-        allowed_origins=split_commas(settings.allowed_origins),
-        outbox=choose_visible_outbox(settings),
-        owner_uid=os.getuid() if settings.is_local else None,
-        operator=settings.operator,
-        shows_prices=settings.decide_prices(resources.source)[0],
-    )
     notices = NoticeKeeper(resources.access, resources.clock)
     return create_app(
-        config,
+        settings,
         replace(resources, mailer=WatchedMailer(resources.mailer, notices, metrics.on_mail)),
         on_call=metrics.on_call,
         on_sale=metrics.on_sale,
         on_key_call=call_log.add,
+        outbox=choose_visible_outbox(settings),
+        owner_uid=os.getuid() if settings.is_local else None,
         doctor=build_doctor(settings, resources.market, resources.access, resources.clock),
         are_runs_failing=lambda: metrics.are_runs_failing,
     )
 
 
 def create_app(
-    config: AppConfig,
+    settings: Settings,
     resources: Resources,
     *,
     on_call: OnCall = lambda tool, outcome, seconds: None,
     on_sale: OnSale = lambda operation, outcome: None,
     on_key_call: OnKeyCall = lambda key_hash, call: None,
     fair_share: FairShare | None = None,
+    outbox: Path | None = None,
+    owner_uid: int | None = None,
     doctor: Doctor | None = None,
     are_runs_failing: Callable[[], bool] = lambda: False,
 ) -> Starlette:
     """Return the ASGI app of both transports and the pages over open resources.
 
-    The owner can run the checks of `doctor` on a page.
-    ValueError names a trusted proxy that is neither an address nor a network, or a malformed
-    origin.
+    `outbox` is the folder of undelivered mail that the sign-in page names. `owner_uid` is the user
+    whose own machine this is, None if others can reach the service. The owner can run the checks of
+    `doctor` on a page.
     """
     access, provider, clock = resources.access, resources.provider, resources.clock
-    base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
+    base_url, daily_limit = settings.address, settings.daily_limit
     docs_url = f"{base_url}/api/v1"
     snapshots = SnapshotCache(resources.market, loads_ledger=True)
     context = Context(
-        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=config.operator
+        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=settings.operator
     )
-    if config.shows_prices:
+    if settings.decide_prices(resources.source)[0]:
         context = replace(context, prices=Prices(snapshots))
     quota_guard = QuotaGuard(
         access,
@@ -201,17 +161,17 @@ def create_app(
         provider,
         claims,
         resources.mailer,
-        Throttle(access, clock, "sign-in", config.sign_in_limit),
+        Throttle(access, clock, "sign-in", settings.sign_in_limit),
         clock,
         resources.sleep,
         base_url=base_url,
-        operator=config.operator,
+        operator=settings.operator,
     )
     sales = Purchases(
         access,
         provider,
         claims,
-        Throttle(access, clock, "checkout", config.checkout_limit),
+        Throttle(access, clock, "checkout", settings.checkout_limit),
         clock,
         base_url=base_url,
         daily_limit=daily_limit,
@@ -219,7 +179,7 @@ def create_app(
     accepts_special_use = provider.accepts_special_use_email
     access_requests = AccessRequests(
         access,
-        Throttle(access, clock, "access-request", config.access_request_limit),
+        Throttle(access, clock, "access-request", settings.access_request_limit),
         clock,
         accepts_special_use_email=accepts_special_use,
     )
@@ -246,11 +206,11 @@ def create_app(
     )
     endpoint = McpEndpoint(runner, TOOLS, build_chat_views())
     authorizations, oauth_routes = (
-        build_oauth_server(resources, runner, endpoint, config.oauth_limit)
+        build_oauth_server(resources, runner, endpoint, settings.oauth_limit)
         if can_serve_oauth(base_url)
         else (None, [])
     )
-    site = Site(base_url, config.operator, context.sells_keys)
+    site = Site(base_url, settings.operator, context.sells_keys)
     render_refusal = build_refusal_renderer(site, PROGRAM_PATHS)
     app = Starlette(
         routes=[
@@ -262,12 +222,12 @@ def create_app(
                 provider,
                 member_keys,
                 sign_in,
-                config.outbox,
+                outbox,
                 authorizations,
                 purchases,
                 sales.find_opened,
                 claims.fetch_payment,
-                config.owner_uid,
+                owner_uid,
                 access,
                 doctor,
             ),
@@ -283,19 +243,19 @@ def create_app(
         FastPathRouter(app.build_middleware_stack(), app.routes),
         base_url=context.base_url,
         docs=context.docs_url,
-        allowed_hosts=config.allowed_hosts,
-        allowed_origins=config.allowed_origins,
+        allowed_hosts=split_commas(settings.allowed_hosts),
+        allowed_origins=split_commas(settings.allowed_origins),
         api_paths=API_PATHS,
         token_paths=TOKEN_PATHS,
         public_paths=PUBLIC_PATHS,
         open_reads=OPEN_READS,
-        checks_host=config.checks_host,
+        checks_host=settings.checks_host,
         render_page=render_refusal,
-        operator=config.operator,
+        operator=settings.operator,
     )
     app.middleware_stack = ForwardedForMiddleware(
         KeysFirstMiddleware(host_origin, fair_share),
-        trusted=parse_proxies(config.trusted_proxies),
+        trusted=parse_proxies(split_commas(settings.trusted_proxies)),
         store=access,
         clock=clock,
     )

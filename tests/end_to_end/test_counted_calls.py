@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SandboxBilling
-from service.http.app import AppConfig, create_app
+from service.config.settings import Settings
+from service.http.app import create_app
 from service.http.resources import Resources
 from tests.service.commands.test_cli import write_bars
 from tests.support.bad_inputs import STATE, USAGE
@@ -247,7 +248,7 @@ async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         base_url = address + BELOW
         app = create_app(
-            AppConfig(base_url),
+            Settings(base_url=base_url),
             Resources(
                 served.market,
                 served.access,

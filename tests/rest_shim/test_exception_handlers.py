@@ -11,7 +11,8 @@ from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS, QUOTA_HEADERS
 from rest_shim.routes import build_exception_handlers
 from schemas.errors import ErrorBody
-from service.http.app import OPEN_READS, AppConfig, create_app
+from service.config.settings import Settings
+from service.http.app import OPEN_READS, create_app
 from service.http.resources import Resources
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
@@ -74,7 +75,7 @@ def create_app_without_billing(served, market=None, **config):
     """Return another app on the same stores, with billing off."""
     access, clock = served.access, served.clock
     return create_app(
-        AppConfig(served.base_url, **config),
+        Settings(base_url=served.base_url, **config),
         Resources(market or served.market, access, NoBilling(), Mailbox(), clock),
     )
 

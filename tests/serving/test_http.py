@@ -11,7 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from access.billing.sandbox import SandboxBilling
-from service.http.app import AppConfig, create_app
+from service.config.settings import Settings
+from service.http.app import create_app
 from service.http.resources import Resources
 from serving.forwarded_for import MAX_HOPS, ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
@@ -364,7 +365,7 @@ def test_a_network_of_public_addresses_is_no_proxy_but_each_address_may_be_one(t
 def behind(served: RunningService, proxy: str) -> Any:
     """Return another app on the same store, behind a proxy."""
     return create_app(
-        AppConfig(served.base_url, trusted_proxies=(proxy,)),
+        Settings(base_url=served.base_url, trusted_proxies=proxy),
         Resources(
             served.market,
             served.access,

@@ -29,7 +29,8 @@ from rest_shim.endpoints import CALL_NAMES
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAILY_LIMIT
-from service.http.app import AppConfig, create_app
+from service.config.settings import Settings
+from service.http.app import create_app
 from service.http.metrics import Metrics
 from service.http.request_log import RefusalLog
 from service.http.resources import Resources
@@ -287,16 +288,19 @@ async def run_service(
         with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             app = create_app(
-                AppConfig(
-                    base_url,
+                Settings(
+                    base_url=base_url,
                     daily_limit=daily_limit,
                     checkout_limit=attempt_limit,
                     access_request_limit=attempt_limit,
                     sign_in_limit=attempt_limit,
                     oauth_limit=attempt_limit,
-                    allowed_origins=allowed_origins,
-                    operator=operator,
-                    shows_prices=shows_prices,
+                    allowed_origins=",".join(allowed_origins),
+                    operator_name=operator.name,
+                    operator_contact=operator.contact,
+                    terms_url=operator.terms_url,
+                    privacy_url=operator.privacy_url,
+                    show_prices=shows_prices,
                 ),
                 Resources(
                     market,
@@ -394,7 +398,9 @@ async def _serve_until_closed(
     base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     async with open_stores(folder) as (market, access):
         billing = SandboxBilling(access, now, base_url)
-        app = create_app(AppConfig(base_url), Resources(market, access, billing, Mailbox(), now))
+        app = create_app(
+            Settings(base_url=base_url), Resources(market, access, billing, Mailbox(), now)
+        )
         async with run_app(app, bound):
             other.send((base_url, await OperatorKeys(access, now).create("tests")))
             with suppress(EOFError):

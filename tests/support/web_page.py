@@ -19,7 +19,8 @@ from access.keys import hash_key
 from access.mail import Mailer
 from access.sign_in import create_owner_link
 from schemas.vocabulary import INDICATOR_IDS
-from service.http.app import AppConfig, create_app
+from service.config.settings import Settings
+from service.http.app import create_app
 from service.http.resources import Resources
 from store.access_rows import PendingAuthorization
 from tests.support.example_market import NAMES
@@ -209,7 +210,7 @@ async def run_second_service(
     with open_loopback_socket() as bound:
         own = f"http://127.0.0.1:{bound.getsockname()[1]}"
         app = create_app(
-            AppConfig(base_url or own, outbox=outbox, owner_uid=owner_uid),
+            Settings(base_url=base_url or own),
             Resources(
                 served.market,
                 served.access,
@@ -218,6 +219,8 @@ async def run_second_service(
                 served.clock,
                 skip_sleep,
             ),
+            outbox=outbox,
+            owner_uid=owner_uid,
             doctor=doctor,
         )
         async with (

@@ -808,12 +808,3 @@ def test_a_breach_of_the_published_schema_is_found(bars_answers, tamper, expecte
     findings = find_findings(bars_answers, tamper, {"schemas": CHECKS["schemas"]})
     assert len(findings) == 1
     assert re.match(expected, findings[0]), findings
-
-
-# The command
-
-
-def test_the_former_command_names_the_present_one(tmp_path):
-    done = run_signals(tmp_path, "audit", "--public", "http://127.0.0.1:9", "--days", "7")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "signals: --public is now `signals verify --answers --url URL`\n"

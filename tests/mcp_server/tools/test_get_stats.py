@@ -14,7 +14,8 @@ from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, format_instant
-from service.http.app import AppConfig, create_app
+from service.config.settings import Settings
+from service.http.app import create_app
 from service.http.resources import Resources
 from serving.tool import to_mcp_tool
 from store.errors import StoreError
@@ -80,7 +81,7 @@ async def served_by(
         with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             app = create_app(
-                AppConfig(base_url),
+                Settings(base_url=base_url),
                 Resources(market, served.access, NoBilling(), Mailbox(), served.clock),
             )
             async with run_app(app, bound), httpx.AsyncClient(base_url=base_url) as client:

@@ -12,7 +12,6 @@ import pytest
 
 from access.mail import build_mail
 from schemas.version import describe_install
-from service.commands.access import escape_for_terminal
 from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.sql.access_store import AccessStore
 from store.sqlite.access_store import open_sqlite_access
@@ -73,10 +72,6 @@ def test_a_buyers_name_can_neither_steer_the_terminal_nor_fake_a_line(tmp_path):
         True,
         NASTY,
     )
-
-
-def test_different_labels_stay_different_when_escaped():
-    assert escape_for_terminal("\n") != escape_for_terminal(r"\n")
 
 
 @pytest.mark.clause("4.13.1")
