@@ -180,8 +180,13 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     if query.view == "full":
         return whole
     uncovered = [asset.ticker for asset in tracked if not asset.timeframes]
-    note = f"No data for {', '.join(uncovered)}." if uncovered else "All listed are covered."
-    return _keep_tickers(whole, " ".join([note, *ticker_notes]))
+    followed = [asset.ticker for asset in tracked if asset.alerts]
+    notes = [
+        f"No data for {', '.join(uncovered)}." if uncovered else "All listed are covered.",
+        *[f"With alerts: {', '.join(followed)}."] * bool(followed),
+        *ticker_notes,
+    ]
+    return _keep_tickers(whole, " ".join(notes))
 
 
 def _keep_tickers(whole: CatalogResponse, note: str) -> CatalogResponse:

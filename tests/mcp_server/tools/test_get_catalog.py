@@ -503,6 +503,8 @@ async def test_the_view_tickers_has_the_names_and_classes_of_all_assets(tmp_path
     assert listed == {tuple(asset.values()) for asset in whole["assets"]["list"]}
     assert len(listed) == 251
     assert len(to_json(short)) < 4_000
+    followed = [one["ticker"] for one in whole["coverage"]["assets"] if one["alerts"]]
+    assert short["note"] == f"All listed are covered. With alerts: {', '.join(followed)}."
     assert short["assets"] == whole["assets"] | {"list": []}
     assert short["indicators"] == []
     assert short.keys() == {
