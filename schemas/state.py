@@ -1,13 +1,11 @@
 """Query and result of signals_get_state: current readings, or those of a past time."""
 
-from typing import Literal
-
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import AsOf, ClassFilter, Query, TickerList
 from schemas.reading_changes import Detail, LastBar, ReadingChange
-from schemas.result import Count, Freshness, LegacyKeys, Lines, Result, is_none, is_usual
+from schemas.result import Count, Freshness, LegacyKeys, Lines, Result, View, is_none, is_usual
 from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, StoredKey, Timeframe
 
 
@@ -21,10 +19,7 @@ class StateQuery(Query):
     direction: Reading | None = Field(
         default=None, description="Only readings that are in this state."
     )
-    view: Literal["full", "lines", "board"] = Field(
-        default="full",
-        description="lines returns a short line per row. Default full.",
-    )
+    view: View = "full"
     as_of: AsOf = None
     detail: Detail = "readings"
 
@@ -53,23 +48,6 @@ class StateCounts(Result):
 
     assets: Count
     readings: Count
-
-
-# The rows are one string, because the brackets, quotes and commas of an array would push the whole
-# universe over the 11,000 characters that the tool's description promises.
-class Matrix(Result):
-    """Readings as letters, with a row per asset."""
-
-    legend: dict[Literal["U", "D", "N", "."], str] = Field(
-        description="The meaning of each letter."
-    )
-    timeframes: list[Timeframe] = Field(description="Timeframe of each word of a row, in order.")
-    indicators: list[StoredKey] = Field(
-        description="Indicator of each letter of a word, in order; dexter only if an asset has it."
-    )
-    rows: str = Field(
-        description="Rows separated by ;, each a ticker and its words separated by spaces."
-    )
 
 
 class LastBars(Result):
@@ -110,10 +88,5 @@ class StateResponse(Result):
     as_of: Instant
     assets: list[AssetState] = Field(description="Readings by asset; empty if view is not full.")
     lines: Lines = None
-    board: Matrix | SkipJsonSchema[None] = Field(
-        default=None,
-        exclude_if=is_none,
-        description="The readings as letters; only if view is board.",
-    )
     counts: StateCounts
     meta: StateMeta

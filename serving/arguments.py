@@ -43,6 +43,7 @@ VALUE_ALIASES = {
         "metals": "metal",
     },
     "direction": {"up": "bullish", "down": "bearish"},
+    "view": {"board": "lines", "compact": "lines"},
 }
 NAME_ALIASES = {
     **dict.fromkeys(("symbol", "symbols", "tickers", "coin", "asset", "pair"), "ticker"),

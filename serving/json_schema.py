@@ -94,7 +94,7 @@ EXCEPTIONS = frozenset(
     {
         *("late_assets", "building_assets", "ended_assets", "missing_bars", "removed_assets"),
         *("most_delay_seconds", "last_bars", "not_covered", "legacy_keys", "stand_ins"),
-        *("confluence", "timing", "board"),
+        *("confluence", "timing"),
     }
 )
 

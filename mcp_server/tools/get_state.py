@@ -13,7 +13,6 @@ from mcp_server.tools.empty_results import (
 )
 from mcp_server.tools.lines import MAX_WORDED, build_lines, format_minute, format_readings
 from mcp_server.tools.reading_changes import check_detail, load_reading_changes
-from mcp_server.tools.state_matrix import build_matrix
 from schemas.coverage import CoveredAsset
 from schemas.state import AssetState, LastBars, StateCounts, StateMeta, StateQuery, StateResponse
 from schemas.vocabulary import (
@@ -94,7 +93,6 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
         as_of=format_instant(snapshot.market_time),
         assets=states if query.view == "full" else [],
         lines=lines,
-        board=build_matrix(states, query) if query.view == "board" else None,
         counts=StateCounts(assets=len(states), readings=readings),
         meta=meta,
     )

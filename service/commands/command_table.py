@@ -520,7 +520,6 @@ COMMANDS: Final = (
         "board",
         "print all readings of a service as letters, one row per asset",
         FILTERS,
-        fixed={"view": "board"},
     ),
     read_command(
         "feed",

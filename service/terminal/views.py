@@ -1,7 +1,7 @@
 """The views of a service: as tables for people, as flat records for programs, and as its JSON."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, NamedTuple
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from schemas.vocabulary import STORED_KEYS, TIMEFRAMES, StoredKey
+from schemas.vocabulary import STORED_KEYS, TIMEFRAMES, StoredKey, Timeframe
 from service.terminal.deliveries import build_event, encode_json
 from verifier.client import Answer, Json, parse_served_time
 from verifier.report import escape_unprintable
@@ -133,15 +133,15 @@ def list_state(body: Json) -> Records:
 
 def list_board(body: Json) -> Records:
     """Return a record for each asset, with the reading of each indicator and timeframe."""
-    board = body["board"]
-    cells = [(at, name) for name in board["indicators"] for at in range(len(board["timeframes"]))]
-    header = ("ticker", *(f"{name}_{board['timeframes'][at]}" for at, name in cells))
-    names = board["legend"] | {None: None, NO_LETTER: None}
-    rows = []
-    for ticker, *words in split_board_rows(board["rows"]):
-        # An asset without the legacy key, which comes last, has shorter words.
-        letters = [dict(zip(board["indicators"], word, strict=False)) for word in words]
-        rows.append([ticker, *(names[letters[at].get(name)] for at, name in cells)])
+    keys, timeframes = _list_axes(body)
+    header = ("ticker", *(f"{key}_{at}" for key in keys for at in timeframes))
+    rows = [
+        [
+            asset["ticker"],
+            *(asset["signals"].get(key, {}).get(at) for key in keys for at in timeframes),
+        ]
+        for asset in body["assets"]
+    ]
     return _add_origin(body, header, rows)
 
 
@@ -210,9 +210,16 @@ def list_vote_keys(body: Json) -> list[StoredKey]:
     return [key for key in STORED_KEYS if any(key in one["votes"] for one in body["results"])]
 
 
-def split_board_rows(rows: str) -> Iterator[list[str]]:
-    """Yield the ticker and the words of each row of a board."""
-    return (row.split(" ") for row in rows.split(";") if row)
+def _list_axes(body: Json) -> tuple[list[StoredKey], list[Timeframe]]:
+    """Return the indicators and the timeframes of which an asset of a state has a reading."""
+    cells = {
+        (key, at)
+        for asset in body["assets"]
+        for key, readings in asset["signals"].items()
+        for at in readings
+    }
+    keys, timeframes = {key for key, _ in cells}, {at for _, at in cells}
+    return [k for k in STORED_KEYS if k in keys], [at for at in TIMEFRAMES if at in timeframes]
 
 
 def _add_origin(body: Json, header: Iterable[str], rows: list[list[Any]]) -> Records:
@@ -235,9 +242,7 @@ def build_state_table(body: Json) -> Table:
 
     The answer has the details of changes.
     """
-    keys = [key for key in STORED_KEYS if any(key in one["signals"] for one in body["assets"])]
-    shown = [readings for asset in body["assets"] for readings in asset["signals"].values()]
-    timeframes = [one for one in TIMEFRAMES if any(one in readings for readings in shown)]
+    keys, timeframes = _list_axes(body)
     rows = []
     for asset in body["assets"]:
         signals = asset["signals"]
@@ -303,16 +308,23 @@ def _walk_changes(body: Json) -> list[list[Any]]:
 
 def build_board_table(body: Json) -> Table:
     """Return a row for each asset, and a column of letters for each timeframe."""
-    board = body["board"]
-    letters = _abbreviate(board["indicators"])
+    keys, timeframes = _list_axes(body)
     rows = [
-        (make_cell(ticker, "bold"), *map(make_letters, words))
-        for ticker, *words in split_board_rows(board["rows"])
+        (
+            make_cell(asset["ticker"], "bold"),
+            *(
+                make_letters(
+                    LETTERS.get(asset["signals"].get(key, {}).get(at), NO_LETTER) for key in keys
+                )
+                for at in timeframes
+            ),
+        )
+        for asset in body["assets"]
     ]
-    columns = ("TICKER", *(f"{timeframe}: {letters}" for timeframe in board["timeframes"]))
-    readings = "  ".join(f"{letter} {meaning}" for letter, meaning in board["legend"].items())
-    names = "  ".join(f"{one[0].upper()} {one}" for one in board["indicators"])
-    return Table(columns, rows, f"{names}\n{readings}")
+    columns = ("TICKER", *(f"{at}: {_abbreviate(keys)}" for at in timeframes))
+    readings = "  ".join(f"{letter} {reading}" for reading, letter in LETTERS.items())
+    names = "  ".join(f"{key[0].upper()} {key}" for key in keys)
+    return Table(columns, rows, f"{names}\n{readings}  {NO_LETTER} none, or left out by a filter")
 
 
 def build_feed_table(body: Json) -> Table:

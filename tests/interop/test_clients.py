@@ -212,7 +212,7 @@ async def test_it_calls_every_tool_and_every_error_reaches_the_model(client, tmp
 @pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: client.name)
 async def test_it_accepts_results_to_which_fields_were_added(client, served):
     calls = [
-        (STATE, {"ticker": "BTC", "view": "board"}),
+        (STATE, {"ticker": "BTC", "view": "lines"}),
         (SIGNALS, {"limit": 2}),
         (CONFLUENCE, {"as_of": "2026-09-30T12:06:20Z"}),
         *[(tool, {}) for tool in TOOLS_BY_NAME if tool not in (STATE, SIGNALS, CONFLUENCE)],

@@ -54,7 +54,7 @@ META_EXCEPTIONS = (
     *("not_covered", "legacy_keys", "stand_ins", "confluence", "timing", "rules"),
 )
 OPTIONAL: dict[str, tuple[str, ...]] = {
-    "signals_get_state": ("lines", "board", "assets.changes", "assets.last_bar"),
+    "signals_get_state": ("lines", "assets.changes", "assets.last_bar"),
     "signals_get_signals": ("lines",),
     "signals_get_confluence": (
         *("lines", "query.as_of", "query.detail", "results.changes", "results.last_bar"),
@@ -190,12 +190,6 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
             asset |= {"changes": {"enzo": {"1h": change}}, "last_bar": last_bar}
         meta |= {"not_covered": ["DARK"], "legacy_keys": {"dexter": "enzo"}}
         answer["meta"]["last_bars"] = [{"closed_at": answer["as_of"], "tickers": ["BTC"]}]
-        answer["board"] = {
-            "legend": {"U": "bullish"},
-            "timeframes": ["1d"],
-            "indicators": ["enzo"],
-            "rows": "BTC U",
-        }
     if tool == "signals_get_signals":
         answer["signals"] += json.loads(render_sample())["signals"]
     if tool == "signals_get_catalog":

@@ -255,7 +255,7 @@ async def fetch_past(served, transport, tool: str, at: str, **more: str) -> dict
 
 
 async def test_a_past_result_does_not_change_when_more_is_computed(served, transport):
-    requested = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
+    requested = [(STATE, {"view": view}) for view in ("full", "lines")] + [(CONFLUENCE, {})]
     at = format_instant(NOON + MINUTE_MS)
     before = [await fetch_past(served, transport, tool, at, **more) for tool, more in requested]
     for hour in (1, 2):

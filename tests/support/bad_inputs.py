@@ -92,7 +92,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
         STATE,
         {"as_of": "2026-09-30T12:06:20+2", "view": "x"},
         INVALID,
-        ["as_of", "full, lines, board"],
+        ["as_of", "full, lines"],
     ),
     (SIGNALS, {"ticker": "BTX", "indicator": "macd"}, INVALID, ["BTX", "macd"]),
     (SIGNALS, {"since": "now", "ticker": "BTX", "limit": 0}, INVALID, ["now", "BTX", "limit: 0"]),

@@ -291,7 +291,7 @@ async def test_state_names_the_assets_whose_last_bar_is_not_of_the_last_hour(rec
     assert state["meta"].get("last_bars", []) == [
         {"closed_at": "2013-05-03T00:00:00.000Z", "tickers": ["XAU"]},
     ]
-    gold = await recorded.fetch_answer(transport, STATE, ticker="XAU", view="board")
+    gold = await recorded.fetch_answer(transport, STATE, ticker="XAU", view="lines")
     assert gold["meta"].get("last_bars", []) == state["meta"]["last_bars"]
     page = await recorded.get_page("/assets/XAU?timeframe=1d", is_member=True)
     for text in ("2013-05-03 00:00 UTC", "The recorded bars of XAU have ended", "Last readings"):

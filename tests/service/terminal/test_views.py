@@ -137,7 +137,7 @@ async def test_usage_shows_the_quota_of_the_key(read: Read):
 @pytest.mark.parametrize("command", COMMANDS)
 async def test_json_is_the_answer_of_the_service(read: Read, served: RunningService, command):
     printed = json.loads(await read(command, "--json"))
-    path = {"board": "state?view=board", "feed": "signals"}.get(command, command)
+    path = {"board": "state", "feed": "signals"}.get(command, command)
     answer = (await served.get_api(f"/{path}")).json()
     for body in (printed, answer):
         body.get("quota", {}).pop("used_today", None)
