@@ -40,7 +40,7 @@ async def test_state_has_a_row_for_each_asset_with_its_score_price_and_newest_ch
     assert cells(printed)[1:4] == [
         ["TICKER", "NAME", "1h: C", "4h: C", "1d: C", "SCORE", "PRICE", "AGE"],
         ["BTC", "Bitcoin", "N", "U", "N", "+1", "-", "60 min"],
-        ["XAU", "Gold", ".", ".", "N", "0", "-", "399 d"],
+        ["XAU", "Gold", ".", ".", "N", "0", "-", "400 d"],
     ]
     (asset,) = json.loads(await read("state", "BTC", "--changes", "--json"))["assets"]
     since = {"since": "2026-09-27T12:03:00.000Z", "price": 1.5, "change_percent": None}
