@@ -156,7 +156,7 @@ class BarBuffer:
         first_run = -(-start // period_s) * period_s
         # No bar of this timeframe steps at these runs. Building longer bars only when they may
         # close, and packing carries by indicator, halved the processor time of an hourly run.
-        if first_run > until:
+        if first_run > until or not len(pending):
             return NO_BARS.close_time, NO_BARS
         bars = self.build_bars(series_key, pending)
         # A bar that came late steps at the next run of its timeframe. A longer bar waits until

@@ -84,10 +84,15 @@ class Series:
 
     def select(self, mask: NDArray[np.bool_]) -> "Series":
         """Return the bars for which `mask` is true."""
+        # An hourly run selects one bar of one, or none of none, some thousand times.
+        if mask.all():
+            return self
         return Series(*(getattr(self, name)[mask] for name in COLUMNS))
 
     def concatenate(self, later: "Series") -> "Series":
         """Return these bars followed by later ones."""
+        if not len(self):
+            return later
         return Series(*(np.concatenate([getattr(self, n), getattr(later, n)]) for n in COLUMNS))
 
 
@@ -114,6 +119,8 @@ class Funding:
 
     def concatenate(self, later: "Funding") -> "Funding":
         """Return these settlements followed by later ones."""
+        if not len(later.settled_at):
+            return self
         return Funding(
             np.concatenate([self.settled_at, later.settled_at]),
             np.concatenate([self.rate, later.rate]),

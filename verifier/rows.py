@@ -100,7 +100,6 @@ def format_number(value: float) -> str:
     return sign + text
 
 
-TIERS = ("universe", "alerts")
 READINGS = ("bullish", "bearish", "neutral")
 ALERT_DIRECTIONS = {
     **{"LONG": "bullish", "SHORT": "bearish", "BUY": "bullish", "SELL": "bearish"},
