@@ -23,6 +23,7 @@ from tests.support.web_page import (
     EMAIL,
     HOME,
     TITLE,
+    WELCOME,
     Page,
     fetch_readings,
     get_usage_status,
@@ -264,7 +265,7 @@ async def statuses(served: RunningService, api_key: str) -> tuple[int, int]:
 async def looks_around(served: RunningService, walk: BrowserWindow) -> None:
     """Open the sample and the page about buying access."""
     await walk.page.goto(served.base_url)
-    await walk.wait_for_title(TITLE)
+    await walk.wait_for_title(WELCOME)
     assert await walk.page.inner_text(".badge") == SAMPLE
     await walk.press("Buy access")
     await walk.wait_for_title("Choose a plan")
