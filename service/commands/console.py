@@ -69,7 +69,7 @@ class ProgressLog:
     def __call__(self, done: int, total: int) -> None:
         """Print the share that is done, if it reached a twentieth or another tenth."""
         tenths = 10 * done // max(total, 1)
-        if 20 * done >= total and tenths > self._reported_tenths:
+        if 0 < total <= 20 * done and tenths > self._reported_tenths:
             left = self._format_time_left(done, total)
             echo(f"{self._label}: {100 * done // total}%{left}{self._describe()}")
             self._reported_tenths = tenths
