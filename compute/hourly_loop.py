@@ -25,8 +25,8 @@ LATE_RETRY_DELAYS_S = (30, 60, 120)
 SLEEP_STEP_S = 1.0
 RETRY_S = 10.0
 MAX_LOGGED_NAMES = 10
-# A part of a history takes a second or two to step, which must not make a run late.
-BUILD_MARGIN_MS = 10_000
+# Stepping the histories that have arrived takes several seconds, which must not make a run late.
+BUILD_MARGIN_MS = 60_000
 OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
 
 log = structlog.get_logger("compute")
@@ -192,7 +192,7 @@ class HourlyLoop:
         log_run("run_late", pipeline, await pipeline.run_late(), began)
 
     async def _build_history(self, pipeline: HourlyPipeline) -> None:
-        """Build a part of the histories that are missing, unless the next run is near."""
+        """Build the histories that have arrived, unless the next run is near."""
         next_run_at = to_market_ms(pipeline.done_hour + HOUR_S)
         if not pipeline.building_tickers or self._clock() > next_run_at - BUILD_MARGIN_MS:
             return

@@ -414,8 +414,7 @@ class CcxtVenue:
 def find_unknown_option(given: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
     """Return the dotted name of the first option that a description lacks, None if it has all."""
     for name, value in given.items():
-        # A table of costs may lack one.
-        if name not in known and type(value) is not int:
+        if name not in known:
             return name
         if isinstance(value, dict):
             inner = known[name]
