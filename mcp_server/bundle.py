@@ -68,7 +68,14 @@ def build_manifest(base_url: str | None, operator: Operator = UNNAMED_OPERATOR) 
             "runtimes": {"node": ">=18.0.0"},
         },
         "user_config": {
-            "url": _build_url_field(base_url),
+            "url": {
+                "type": "string",
+                "title": "Service address",
+                "description": "Address of the Signals service, such as "
+                "https://signals.example.com.",
+                "required": True,
+                **({} if base_url is None else {"default": base_url}),
+            },
             "api_key": {
                 "type": "string",
                 "title": "API key",
@@ -78,16 +85,6 @@ def build_manifest(base_url: str | None, operator: Operator = UNNAMED_OPERATOR) 
             },
         },
     }
-
-
-def _build_url_field(base_url: str | None) -> dict[str, Any]:
-    field = {
-        "type": "string",
-        "title": "Service address",
-        "description": "Address of the Signals service, such as https://signals.example.com.",
-        "required": True,
-    }
-    return field if base_url is None else {**field, "default": base_url}
 
 
 def _list_pages(base_url: str | None, operator: Operator) -> dict[str, Any]:

@@ -88,11 +88,6 @@ _VIEW_CAPABILITIES = mcp_types.ServerCapabilities(
 )
 
 
-def _render_members(result: mcp_types.Result) -> bytes:
-    """Return a result as JSON text without its first brace, to which a leg adds members."""
-    return result.model_dump_json(by_alias=True, exclude_unset=True).encode()[1:]
-
-
 def _render_constant_results(
     base_url: str, capabilities: mcp_types.ServerCapabilities
 ) -> dict[str, bytes]:
@@ -128,7 +123,8 @@ def _render_constant_results(
         for version in LEGACY_VERSIONS
     }
     rendered = {
-        name: _render_members(result)
+        # Without its first brace, because a leg adds members.
+        name: result.model_dump_json(by_alias=True, exclude_unset=True).encode()[1:]
         for name, result in [*initialized.items(), (DISCOVER, discovered)]
     }
     return {"ping": b"}", **rendered}

@@ -28,9 +28,9 @@ METHODS = "GET, HEAD, POST, DELETE"
 # Two hours, the longest time that Chromium remembers a preflight.
 MAX_AGE_S = 7200
 VARY_ORIGIN = (b"vary", b"Origin")
-_EXPOSE = (b"access-control-expose-headers", EXPOSED_HEADERS.encode())
+EXPOSE_HEADER = (b"access-control-expose-headers", EXPOSED_HEADERS.encode())
 # The same for every request, also without an Origin, so a cache can serve it to any page.
-ANY_ORIGIN_HEADERS: HeaderList = [(b"access-control-allow-origin", b"*"), _EXPOSE]
+ANY_ORIGIN_HEADERS: HeaderList = [(b"access-control-allow-origin", b"*"), EXPOSE_HEADER]
 PREFLIGHT_HEADERS: HeaderList = [
     (b"access-control-allow-methods", METHODS.encode()),
     (b"access-control-allow-headers", REQUEST_HEADERS.encode()),
@@ -96,11 +96,6 @@ def _suggest_origin(text: str) -> str:
         return ""
     origin = parse_origin(f"{scheme or ('http' if is_local else 'https')}://{host_port}")
     return "" if origin is None else f"; did you mean {origin}?"
-
-
-def build_cors_headers(origin: bytes) -> HeaderList:
-    """Return the headers with which pages of an accepted origin may read a response."""
-    return [(b"access-control-allow-origin", origin), _EXPOSE, VARY_ORIGIN]
 
 
 def add_headers(send: Send, headers: HeaderList) -> Send:

@@ -18,10 +18,10 @@ from schemas.operator import UNNAMED_OPERATOR, Operator
 from serving.arguments import quote_value
 from serving.cors import (
     ANY_ORIGIN_HEADERS,
+    EXPOSE_HEADER,
     PREFLIGHT_HEADERS,
     VARY_ORIGIN,
     add_headers,
-    build_cors_headers,
     parse_allowed_origins,
     parse_origin,
 )
@@ -202,7 +202,7 @@ class HostOriginMiddleware:
             return []
         origin = headers.get(b"origin")
         if origin is not None and self._is_listed_origin(origin):
-            return build_cors_headers(origin)
+            return [(b"access-control-allow-origin", origin), EXPOSE_HEADER, VARY_ORIGIN]
         # A cache must not give a page of a listed origin the response to another request. It never
         # stores a POST.
         is_cacheable = self._allowed_origins and scope["method"] in ("GET", "HEAD")

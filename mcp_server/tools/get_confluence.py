@@ -1,6 +1,6 @@
 """signals_get_confluence: counts the readings of one timeframe as votes and ranks the assets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from mcp_server.tools.empty_results import (
     describe_assets,
@@ -24,7 +24,6 @@ from schemas.vocabulary import (
     Reading,
     Side,
     StoredKey,
-    Timeframe,
     format_instant,
 )
 from serving.arguments import ProblemCollector
@@ -125,17 +124,14 @@ def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[Conflue
     removed = set(snapshot.removed_tickers)
     for ticker in snapshot.assets.keys() & snapshot.stored.readings.keys() - removed:
         asset = snapshot.assets[ticker]
-        votes = _select_votes(snapshot.stored.readings[ticker], query.timeframe)
+        stored = snapshot.stored.readings[ticker]
+        votes = {
+            key: READING_NAMES[stored[key][query.timeframe]]
+            for key in STORED_KEYS
+            if query.timeframe in stored.get(key, ())
+        }
         if votes and query.asset_class in (None, asset.asset_class):
             yield _build_result(asset, votes, query.direction)
-
-
-def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) -> Votes:
-    return {
-        key: READING_NAMES[stored[key][timeframe]]
-        for key in STORED_KEYS
-        if timeframe in stored.get(key, ())
-    }
 
 
 def _build_result(asset: CoveredAsset, votes: Votes, direction: Side) -> ConfluenceResult:

@@ -91,13 +91,8 @@ class _FeedFilter(NamedTuple):
     indicator: IndicatorId | None
 
 
-async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
-    """Return one page of the feed; the rows and `meta` are of the same snapshot."""
-    return SignalsResponse.model_validate_json((await render_signals(query, context)).text)
-
-
 async def render_signals(query: SignalsQuery, context: Context) -> ResponseBody:
-    """Return the response of one page of the feed."""
+    """Return one page of the feed; the rows and `meta` are of the same snapshot."""
     snapshot = await context.snapshot()
     ledger = await context.snapshots.ledger(snapshot)
     return render_page(query, ledger, snapshot, context.clock())

@@ -34,8 +34,8 @@ from compute.sources.simulated import (
     parse_source_name,
 )
 from compute.universe import Universe, load_universe
-from mcp_server.tools.get_signals import get_signals
-from schemas.signals import Signal, SignalsQuery
+from mcp_server.tools.get_signals import render_signals
+from schemas.signals import Signal, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     DAY_MS,
     TIMEFRAMES,
@@ -463,7 +463,8 @@ class Long:
             query = SignalsQuery.model_validate(
                 {"since": since.isoformat(), "limit": 200, "offset": len(rows)}
             )
-            page = await get_signals(query, context)
+            answer = await render_signals(query, context)
+            page = SignalsResponse.model_validate_json(answer.text)
             rows += page.signals
             if not page.pagination.has_more:
                 break
