@@ -102,7 +102,7 @@ CONFLUENCE_RULES = {
         "outdated dexter too if present; a key without a reading is excluded. agree counts the "
         "votes in the requested direction. If dexter is one of them, current_agree counts the "
         "others. Removed assets are excluded. The votes depend on each other: "
-        # docs/behavior.md explains the figure.
+        # docs/indicators.md explains the figure.
         "all seven are worth 2.1 to 2.6 independent votes."
     ),
     "score": "agree / total_reporting. An asset is listed if agree >= min_agree.",
