@@ -123,7 +123,7 @@ class ListingReader:
         """Return the hourly bars of an asset's listing that close in (begin, end], in order."""
         session = self._assets[ticker].session
         period_s = choose_period_s(session)
-        venue, length_s = self._venues[listing.venue], PAGE_ROWS[period_s] * period_s
+        venue, length_s = self._venues[listing.venue], PAGE_ROWS * period_s
         # A call that fails is repeated as a whole, so none has many pages. Some venues include the
         # first bar after a window, which the next one has too.
         rows: dict[RawBar, None] = {}
@@ -186,8 +186,8 @@ def join_session_bars(bars: Series, session: Session, begin: int, end: int) -> S
 
 
 HISTORY_S: Final = 330 * DAY_S
-# The largest pages of the venue that most assets use, by the period of the bars.
-PAGE_ROWS: Final = {HOUR_S // 2: 1500, HOUR_S: 1000}
+# The pages of the venue that most assets use.
+PAGE_ROWS: Final = 1000
 MAX_LOGGED_NAMES: Final = 10
 # How long after a split of a stock its adjustment is recognised; no session is closed as long.
 LOOK_BACK_S: Final = 14 * DAY_S
