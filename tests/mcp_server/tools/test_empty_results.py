@@ -297,5 +297,5 @@ async def test_state_names_the_assets_whose_last_bar_is_not_of_the_last_hour(rec
     for text in ("2013-05-03 00:00 UTC", "The recorded bars of XAU have ended", "Last readings"):
         assert text in page.text
     board = await recorded.get_page("/?timeframe=1d", is_member=True)
-    assert "XAU</a> <span>Gold</span> <em>ended 2013-05-03</em>" in board.text
+    assert "XAU</a> <em>ended 2013-05-03</em> <span>Gold</span>" in board.text
     assert board.text.count("<em>ended") == 1
