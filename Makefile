@@ -25,8 +25,9 @@ LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-em
 $(VENV)/pyvenv.cfg: FORCE
 	@tools/create_venv.sh "$(VENV)" "$(PYTHON)" "$(REQUESTED)"
 
+# Most modules are never imported, so the others are compiled when they are.
 $(RUNTIME): $(VENV)/pyvenv.cfg pyproject.toml requirements.lock
-	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-compile --require-hashes -r requirements.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
