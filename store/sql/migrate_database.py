@@ -9,6 +9,7 @@ from itertools import groupby
 
 from schemas.vocabulary import DAY_MS
 from store.errors import StoreError
+from store.log_leaves import START_AT
 from store.sql.database import Database, Engine, Lane, MarketEngine, Row, fetch_value
 from store.sql.market_reads import load_market_time
 from store.sql.market_writes import ACCESS_ID_KEY, MOVE_SOURCE_KEY, load_facts, write_clock
@@ -79,6 +80,8 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
         commits = [*await source_db.execute(sql)]
         # Bars, changes and alerts reference assets, so these come first.
         await _copy_table(source_db, db, "assets", "id")
+        # The first leaf is of no row.
+        await _copy_table(source_db, db, "log_leaves", "leaf", "WHERE created_at = ?", START_AT)
     on_progress(0, len(commits))
     for _, day in groupby(commits, key=lambda row: row["market_time"] // DAY_MS):
         first, *others = [row["number"] for row in day]
