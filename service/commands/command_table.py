@@ -210,7 +210,7 @@ HEADINGS: Final = {
     "read a service": (
         *("state", "board", "feed", "flips", "confluence", "usage", "connect", "stdio"),
     ),
-    "verify a service": ("verify",),
+    "verify a service": ("verify", "witness"),
     "keys and people": ("keys", "sign-in", "access-requests", "person"),
     "your shell": ("completion",),
 }

@@ -163,7 +163,7 @@ async def test_cosignatures_that_the_service_collects_make_the_quorum_of_a_polic
         assert quorum[0].endswith("requires the quorum all; cosigned within a day by: none")
         done: asyncio.Queue[None] = asyncio.Queue()
         listed = [
-            Witness(one.name, VerifierKey.parse(one.vkey.serialize(), 4), one.url)
+            Witness(one.name, VerifierKey.parse(one.vkey.serialize(), 4, 6), one.url)
             for one in (ours, theirs)
         ]
         witnesses = Witnesses(served.market.feed_log, listed, lambda: done.put_nowait(None))

@@ -720,6 +720,7 @@ async def test_a_live_stock_is_read_three_minutes_after_each_close_and_its_plans
                 yield row.ticker, row.timeframe, row.close_time, row.created_at
 
         market = Market(one.runs, clock, written)
+        await one.start(begins)
         seconds, late = await run_and_collect(market, begins, begins + DAY_S, delay_s)
     assert late == set()
     for timeframe, closes in list_trading_closes(day).items():
