@@ -89,14 +89,22 @@ def open_transport(address: str, proxy: tuple[str, str] | None) -> httpx2.AsyncH
 
 
 async def fetch(
-    client: httpx2.AsyncClient, method: str, url: str, deadline_s: float = DEADLINE_S, **sent: Any
+    client: httpx2.AsyncClient,
+    method: str,
+    url: str,
+    deadline_s: float = DEADLINE_S,
+    *,
+    needs_body: bool = True,
+    **sent: Any,
 ) -> httpx2.Response:
     """Send a request and return its answer, whole and unpacked; `sent` is as for the client.
 
-    An answer that is too large, too slow or not packed as asked for raises httpx2.HTTPError.
+    An answer that is too large, too slow or not packed as asked for raises httpx2.HTTPError, or
+    unless `needs_body`, comes without its body.
     """
     request = client.build_request(method, url, **sent)
     request.headers["Accept-Encoding"] = "gzip"
+    response, content = None, b""
     try:
         async with asyncio.timeout(deadline_s):
             response = await client.send(request, stream=True)
@@ -104,9 +112,12 @@ async def fetch(
                 content = await _read(response)
             finally:
                 await response.aclose()
-    except TimeoutError:
-        reason = f"no whole answer within {deadline_s:g} seconds"
-        raise httpx2.ReadTimeout(reason, request=request) from None
+    except (TimeoutError, httpx2.HTTPError) as error:
+        if response is None or needs_body:
+            if isinstance(error, httpx2.HTTPError):
+                raise
+            reason = f"no whole answer within {deadline_s:g} seconds"
+            raise httpx2.ReadTimeout(reason, request=request) from None
     headers = [
         (name, value)
         for name, value in response.headers.multi_items()

@@ -214,8 +214,8 @@ class CursorFile:
         return path
 
 
-# Returns the rows of a run that meet a condition, and gets the time of the answer in epoch ms.
-Choose = Callable[[Sequence[Json], int | None], Awaitable[Sequence[Json]]]
+# Returns the rows of a run that meet a condition, and gets the answer that they came with.
+Choose = Callable[[Sequence[Json], Answer], Awaitable[Sequence[Json]]]
 
 
 class ConfluenceCondition:
@@ -226,11 +226,12 @@ class ConfluenceCondition:
         self._retrier = retrier
         self._least = least
 
-    async def __call__(self, run: Sequence[Json], sent_at: int | None) -> Sequence[Json]:
+    async def __call__(self, run: Sequence[Json], page: Answer) -> Sequence[Json]:
         """Return the rows that met it right after their run: one call per timeframe and side."""
         committed_at = datetime.fromisoformat(run[-1]["created_at"]) + timedelta(seconds=COMMIT_S)
         # The run that is the latest one is asked for as such: the service refuses a later time.
-        is_past = sent_at is not None and committed_at.timestamp() * 1000 < sent_at
+        sent_at = page.sent_at or parse_served_time(page.body["meta"]["as_of"]).timestamp() * 1000
+        is_past = committed_at.timestamp() * 1000 < sent_at
         dated = {"as_of": format_time(committed_at)} if is_past else {}
         agreeing: dict[tuple[str, str], set[str]] = {}
         for row in run:
@@ -307,7 +308,7 @@ class FeedFollower:
                 # A run writes its rows within its hour.
                 for _, rows in groupby(answer.body["signals"], lambda row: row["created_at"][:13]):
                     run = list(rows)
-                    chosen = await self._choose(run, answer.sent_at) if self._choose else run
+                    chosen = await self._choose(run, answer) if self._choose else run
                     batches = [chosen] if self._per_run else [[row] for row in chosen]
                     for batch in filter(None, batches):
                         await self._hand_on(batch, meta)
@@ -501,9 +502,9 @@ def _open_delivery(
 ) -> Deliver:
     if args.body is not None and args.post is None:
         raise ArgumentsError("--body needs --post")
+    if args.per_run and args.exec is args.notify is None:
+        raise ArgumentsError("--per-run needs --notify or --exec")
     if args.exec is args.post is args.notify is None:
-        if args.per_run:
-            raise ArgumentsError("--per-run needs --notify or --exec")
         return RowPrinter(choose_format(args))
     if args.json or args.csv:
         raise ArgumentsError("--json and --csv do not go with --exec, --post and --notify")

@@ -21,6 +21,7 @@ import httpx2
 from schemas.errors import OperatorError
 from schemas.version import VERSION
 from schemas.vocabulary import Clock
+from service.commands.console import echo
 from verifier.client import Json, TransientError, fetch, open_transport, parse_retry_after
 from verifier.report import format_one_line
 
@@ -98,15 +99,24 @@ def quote_receiver(text: str, address: str) -> str:
 
 
 def hide_argument(text: str) -> None:
-    """Overwrite an argument of this process, so that the list of processes does not show it."""
+    """Overwrite an argument of this process, so that the list of processes does not show it.
+
+    Where that is impossible, say so.
+    """
+    if not text:
+        return
     # Only here, because it loads slowly.
     import ctypes
 
     secret = os.fsencode(text)
     try:
         words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    except OSError as error:
-        raise DeliveryError(f"/proc, which shows the address, cannot be read: {error}") from None
+    except OSError:
+        echo(
+            "signals: the list of processes shows the address, because this system has no /proc to "
+            "hide it; that of --notify can be in SIGNALS_NOTIFY_URL instead"
+        )
+        return
     # Fields 48 and 49 are where the arguments start and end.
     start, end = int(words[45]), int(words[46])
     if (at := ctypes.string_at(start, end - start).find(secret)) >= 0:
@@ -240,7 +250,10 @@ class WebhookSender:
         try:
             async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, transport=transport) as http:
                 response = await fetch(
-                    http, "POST", self._url, POST_TIMEOUT_S, content=body, headers=headers
+                    *(http, "POST", self._url, POST_TIMEOUT_S),
+                    needs_body=False,
+                    content=body,
+                    headers=headers,
                 )
         except httpx2.HTTPError as error:
             # The address may hold a secret in its path, so only its host is named.

@@ -37,7 +37,8 @@ class Messenger:
             app_id="signals", image_url_mask="", image_url_logo="", http_redirects=False
         )
         service = apprise.Apprise.instantiate(address, asset=asset)
-        if service is None:
+        # Of several addresses, Apprise would make one that never works.
+        if service is None or re.search(r"\S[\s,]+\w+://", address):
             raise DeliveryError(
                 "--notify or SIGNALS_NOTIFY_URL must be one address that Apprise knows, such as "
                 "ntfys://ntfy.sh/TOPIC: see https://appriseit.com/services"

@@ -6,12 +6,14 @@ import io
 import json
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
 from starlette.responses import Response
 
+from service.terminal import deliveries
 from service.terminal.commands import TransientError
 from service.terminal.deliveries import (
     BodyTemplate,
@@ -27,6 +29,7 @@ from service.terminal.deliveries import (
 from tests.doubles.fixed_answers import KEY, answering, loopback
 from tests.service.commands.test_cli import only_line
 from tests.support.signals_command import run_signals
+from verifier.client import MAX_ANSWER_BYTES
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
@@ -153,6 +156,24 @@ async def test_a_refusal_has_the_words_of_the_receiver_without_its_secret(status
     said = f"no hook {status} /(hidden)/T0/(hidden)/\\u001b[2J"
     assert str(refused.value) == f"{url.removeprefix('http://')} answered {status}: {said}"
     assert len(received) == 1
+
+
+@pytest.mark.clause("22.7")
+async def test_a_refusal_counts_whatever_its_body():
+    too_large, packed = b"x" * (MAX_ANSWER_BYTES + 1), {"Content-Encoding": "br"}
+    async with answering(Response(too_large, 400), Response("no", 400, packed)) as (url, received):
+        for _ in range(2):
+            with pytest.raises(RefusalError, match=r"answered 400: $"):
+                await open_sender(url, 0)([ROW], META)
+    assert len(received) == 2
+
+
+@pytest.mark.clause("22.12")
+def test_without_proc_it_warns_of_an_address_and_needs_none_to_hide_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(deliveries, "Path", lambda path: Path("/nowhere"))
+    deliveries.hide_argument("")
+    deliveries.hide_argument("ntfys://h/t")
+    assert "SIGNALS_NOTIFY_URL instead" in only_line(capsys.readouterr().err)
 
 
 TEMPLATE = """{

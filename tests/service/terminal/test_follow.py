@@ -163,14 +163,15 @@ class Receiver:
 
 
 class DatedClient(ServiceClient):
-    """A client of a service whose header Date has the time of its clock, which tests set."""
+    """A client of a service whose header Date, if any, has the time that tests set its clock to."""
 
-    def __init__(self, service: RunningService) -> None:
+    def __init__(self, service: RunningService, *, is_dated: bool = True) -> None:
         super().__init__(service.base_url, service.api_key)
-        self._clock = service.clock
+        self._clock = service.clock if is_dated else None
 
     async def read_view(self, *args: Any) -> Answer:
-        return (await super().read_view(*args))._replace(sent_at=self._clock.now)
+        answer = await super().read_view(*args)
+        return answer._replace(sent_at=self._clock and self._clock.now)
 
 
 async def follow(
@@ -180,6 +181,7 @@ async def follow(
     since: str | None = BEGINNING,
     least: int | None = None,
     per_run: bool = False,
+    is_dated: bool = True,
     **filters: str,
 ) -> list[float]:
     """Follow the feed, with one step at each pause; return the pauses in seconds.
@@ -187,7 +189,7 @@ async def follow(
     `least` is the number of the condition of confluence.
     """
     pauses = Pauses(*steps)
-    async with DatedClient(service) as client:
+    async with DatedClient(service, is_dated=is_dated) as client:
         choose = None if least is None else ConfluenceCondition(client, pauses, least)
         follower = FeedFollower(
             *(client, filters, receiver, pauses, receiver.saved.append),
@@ -528,6 +530,7 @@ async def test_rows_are_printed_as_json_and_as_csv(recording: RunningService, ca
         (["--json", "--exec", "true"], "--json and --csv do not go with --exec, --post and"),
         (["--body", "x"], "--body needs --post"),
         (["--per-run"], "--per-run needs --notify or --exec"),
+        (["--per-run", "--post", "http://h/"], "--per-run needs --notify or --exec"),
         (["--post", "http://h/"], "SIGNALS_WEBHOOK_SECRET must be whsec_"),
     ],
 )

@@ -185,7 +185,13 @@ async def test_a_receiver_that_does_not_answer_is_named_without_its_address():
 
 
 @pytest.mark.clause("22.12")
-@pytest.mark.parametrize("address", ["", TOKEN, f"carrier-pigeon://{TOKEN}", f"discord://{TOKEN}"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", TOKEN, f"carrier-pigeon://{TOKEN}", f"discord://{TOKEN}"),
+        *(f"ntfys://{TOKEN}, ntfys://b", f"ntfys://{TOKEN} ntfys://b"),
+    ],
+)
 def test_an_address_that_apprise_does_not_know_is_refused_without_repeating_it(address, capfd):
     with pytest.raises(DeliveryError, match="must be one address that Apprise knows") as refused:
         Messenger(address)
@@ -211,18 +217,24 @@ TREND, BAYES, REVERSALS, ENZO, LLNR = (
 @pytest.mark.clause("22.11")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
-    ("least", "first_run", "second_run", "is_late"),
+    ("least", "first_run", "second_run", "is_late", "is_dated"),
     [
         # After the first run four indicators of BTC are bearish on 4h, and three bullish. After the
         # second one all seven are bullish: the row that turned neutral agrees with none.
-        (4, 4, 4, False),
-        (4, 4, 4, True),
-        (5, 0, 4, False),
-        (7, 0, 4, True),
+        (4, 4, 4, False, True),
+        (4, 4, 4, True, True),
+        (4, 4, 4, True, False),
+        (5, 0, 4, False, True),
+        (7, 0, 4, True, True),
     ],
 )
 async def test_only_rows_with_which_enough_indicators_agree_are_handed_on(
-    served_alone: RunningService, least: int, first_run: int, second_run: int, is_late: bool
+    served_alone: RunningService,
+    least: int,
+    first_run: int,
+    second_run: int,
+    is_late: bool,
+    is_dated: bool,
 ):
     cells = (TREND, BAYES, REVERSALS, ENZO)
     first = make_changes(LATER, -1, *cells)
@@ -242,7 +254,7 @@ async def test_only_rows_with_which_enough_indicators_agree_are_handed_on(
             await step()
         steps = []
     since = format_instant(LATER - 1)
-    await follow(served_alone, receiver, *steps, since=since, least=least)
+    await follow(served_alone, receiver, *steps, since=since, least=least, is_dated=is_dated)
     expected = [row.id for row in first[:first_run] + second[:second_run]]
     assert receiver.ids == expected
     # Also the place of a row that is left out is saved.
