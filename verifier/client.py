@@ -313,8 +313,10 @@ async def walk_feed(
             if since <= last:
                 raise ServiceError(f"the service sent a row of {since} after one of {last}")
             last = since
+        # Read before a caller may rely on it.
+        has_more = page.body["pagination"]["has_more"]
         yield page
-        if not page.body["pagination"]["has_more"]:
+        if not has_more:
             return
         if not rows:
             raise ServiceError("the service claims more rows and sends none: report it")

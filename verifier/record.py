@@ -61,11 +61,15 @@ class RecordedRow:
 
 @dataclass(frozen=True)
 class Run:
-    """A verification that verified everything: its time, the data's source, the checkpoint."""
+    """A verification that verified everything: its time, the data's source, the checkpoint.
+
+    `has_start` is whether the first leaf was proven to be the first start.
+    """
 
     at: datetime
     source: str
     checkpoint: Checkpoint
+    has_start: bool = False
 
 
 def is_kept(created_at: str, tier: str | None, now: datetime) -> bool:
@@ -145,10 +149,12 @@ class Record:
                 entry = json.loads(line)
                 at, source, note = parse_served_time(entry["at"]), entry["source"], entry["note"]
                 is_of_log = note.startswith(f"{key and key.name}\n")
+                has_start = bool(entry.get("has_start"))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise self._build_damage("runs.jsonl", f"line {number}: remove it") from None
             if is_of_log:
-                runs.append(Run(at, source, self._parse_checkpoint("runs.jsonl", note, key)))
+                checkpoint = self._parse_checkpoint("runs.jsonl", note, key)
+                runs.append(Run(at, source, checkpoint, has_start))
         return runs
 
     def load_rows(self) -> dict[str, RecordedRow]:
@@ -208,7 +214,7 @@ class Record:
             self._replace("checkpoint", checkpoint.source.encode())
             if run is not None:
                 entry = {"at": format_time(run.at), "source": run.source, "note": checkpoint.source}
-                self._append("runs.jsonl", [entry])
+                self._append("runs.jsonl", [entry | {"has_start": run.has_start}])
 
     def prove(self, row_id: str) -> str:
         """Return the proof of a recorded row in the first kept checkpoint that has it.

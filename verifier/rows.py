@@ -179,7 +179,7 @@ class Feed:
 
     async def extend(self, client: ServiceClient, on_progress: OnProgress) -> None:
         """Read the rows of both tiers that have come since; VerifyError if one is malformed."""
-        start = parse_served_time(self.since)
+        start = datetime.fromisoformat(self.since)
         span = max((self.as_of - start).total_seconds(), 1)
         place = self.rows[-1]["created_at"] if self.rows else self.since
         async for page in walk_rows(client, place):

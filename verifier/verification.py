@@ -129,8 +129,13 @@ class LogReader:
         """Return the salt and the content of the first leaf, None if it is that of a row."""
         body = (await self._client.read_view("log/leaves", {"start": 0, "limit": 1})).body
         try:
-            return decode_base64(body["leaves"][0]["salt"]), body.get("start")
-        except (LookupError, TypeError, NoteError) as error:
+            start = body.get("start")
+            if start is not None:
+                parse_served_time(start["started_at"])
+                if not isinstance(start["source"], str):
+                    raise TypeError("the source of the first leaf is not a text")
+            return decode_base64(body["leaves"][0]["salt"]), start
+        except (LookupError, TypeError, ValueError, NoteError) as error:
             raise self._build_error(f"sent malformed leaves ({error!r})") from None
 
     def _build_error(self, text: str) -> VerifyError:
@@ -390,7 +395,7 @@ class Verification:
         self._runs: list[Run] = []
         self._recorded: dict[str, RecordedRow] = {}
         self._changed: list[RecordedRow] = []
-        self._compared = 0
+        self._has_start = False
 
     async def run(self, request: Request) -> Report:
         """Run the checks; save the verified rows only if nothing contradicts them.
@@ -787,9 +792,14 @@ class Verification:
         """Check what the first leaf says of the data, and report the rows from before the start."""
         salt, start = await self._log.read_start() if tree.size else (b"", None)
         if start is None:
+            if any(run.has_start for run in self._runs):
+                self.report.findings.append("the log no longer states its first start")
+            else:
+                self.report.notes.append("the log states no first start")
             return
+        self._has_start = True
         hashes = await tree.read_leaf_hashes(0, 1)
-        source, started_at = (str(start.get(name)) for name in ("source", "started_at"))
+        source, started_at = start["source"], start["started_at"]
         if hash_leaf(salt + encode_canonical(start)) != hashes[0]:
             self.report.findings.append("the first leaf is not the start that the service states")
         elif source != feed.source:
@@ -900,7 +910,7 @@ class Verification:
         if checkpoint is not None and tree is not None:
             source = self.feed.source if self.feed is not None else ""
             is_whole = self.report.status == VERIFIED and self.feed is not None
-            run = Run(self._now, source, checkpoint) if is_whole else None
+            run = Run(self._now, source, checkpoint, self._has_start) if is_whole else None
             self._record.save(key, checkpoint, tree.tiles, run)
         known = {one.id: one.leaf for one in self._recorded.values()}
         new = [one for one in verified if tree is not None and known.get(one.id) is None]

@@ -11,11 +11,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from compute.signing.log_signer import LogKey, build_cosigner, cosign, load_key, save_key
+from compute.signing.log_signer import (
+    KeyFileError,
+    LogKey,
+    build_cosigner,
+    cosign,
+    load_key,
+    save_key,
+)
 from schemas.errors import ApiError, OperatorError
 from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.http.server import build_server_config, open_listener, serve_in_background
+from service.processes.file_lock import lock_file
 from service.processes.lifecycle import listen_for_shutdown
 from serving.http import read_body
 from store.log_tree import TreeError, verify_consistency
@@ -36,10 +44,16 @@ MAX_PROOF_LINES, MAX_CONNECTIONS = 63, 16
 async def run_witness(key_file: Path, name: str, log: str, port: int, clock: Clock) -> int:
     """Cosign the checkpoints of a log, given by its verifier key, until interrupted."""
     try:
-        witness = Witness(key_file, name, VerifierKey.parse(log, LOG_KEY), clock)
+        log_key = VerifierKey.parse(log, LOG_KEY)
     except NoteError as error:
         raise OperatorError(f"--log: {error}") from None
-    with listen_for_shutdown() as cancel_on_request, open_listener(HOST, port) as listener:
+    # Two witnesses of one file would cosign two histories.
+    with (
+        lock_file(key_file),
+        listen_for_shutdown() as cancel_on_request,
+        open_listener(HOST, port) as listener,
+    ):
+        witness = Witness(key_file, name, log_key, clock)
         echo(f"Cosigning {log}. The line for the policy of its operator, with your address:")
         echo(f"witness NAME {witness.vkey} http://{HOST}:{listener.getsockname()[1]}")
         config = build_server_config(build_app(witness), max_connections=MAX_CONNECTIONS)
@@ -57,10 +71,12 @@ class Witness:
         if not is_key_name(name):
             raise OperatorError("--name must be a name such as witness.example/w1")
         self._path, self._log, self._clock = path, log, clock
-        self._key = load_key(path) or LogKey.create(name)
+        saved = load_key(path)
+        self._key = saved or LogKey.create(name)
         if self._key.origin != name:
             raise OperatorError(f"{path} is the key file of {self._key.origin}")
-        save_key(path, self._key)
+        if saved is None:
+            save_key(path, self._key)
 
     @property
     def vkey(self) -> VerifierKey:
@@ -97,8 +113,13 @@ class Witness:
         except (TreeError, ValueError):
             return HTTPStatus.UNPROCESSABLE_ENTITY, "the proof does not verify\n"
         # On the disk before it is sent: another tree of this size is never cosigned from now on.
-        self._key = key.with_tree(size, root)
-        save_key(self._path, self._key)
+        advanced = key.with_tree(size, root)
+        try:
+            save_key(self._path, advanced)
+        except KeyFileError as error:
+            echo(str(error))
+            return HTTPStatus.SERVICE_UNAVAILABLE, "the tree cannot be saved\n"
+        self._key = advanced
         at = self._clock() // 1000
         return HTTPStatus.OK, cosign(key.origin, key.private_key, checkpoint.note.text, at)
 

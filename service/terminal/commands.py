@@ -5,7 +5,6 @@ repeated, with growing pauses that count time in suspend too.
 """
 
 import asyncio
-import fcntl
 import os
 import random
 from argparse import Namespace
@@ -15,12 +14,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from schemas.errors import OperatorError
 from schemas.vocabulary import POLL_INTERVAL_S, Clock, Side
 from service.commands.console import ProgressLog, echo, open_progress_bar
+from service.processes.file_lock import lock_file
 from service.terminal.deliveries import (
     USER_AGENT,
     BodyTemplate,
@@ -133,39 +132,11 @@ class CursorError(OperatorError):
 
 
 class CursorFile:
-    """A file with one line: the `created_at` of the last row that was handed on.
-
-    In its block, no other command follows with it. The lock ends with the process, so the file of
-    the lock is never removed.
-    """
+    """A file with one line: the `created_at` of the last row that was handed on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._new_path = path.with_name(path.name + ".new")
-
-    def __enter__(self) -> Self:
-        try:
-            self._lock = self._path.with_name(self._path.name + ".lock").open("a")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise CursorError(
-                f"another command follows with the cursor file {self._path}: stop it, or choose "
-                "another --cursor"
-            ) from None
-        except OSError as error:
-            raise CursorError(
-                f"cannot lock the cursor file {self._path}: {error.strerror}"
-            ) from None
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.close()
 
     def load(self) -> str | None:
         """Return the time in the file, None if there is no file yet."""
@@ -442,7 +413,7 @@ async def follow_feed(
         follower = FeedFollower(
             client, filters, deliver, retrier, save, park, choose, per_run=args.per_run
         )
-        with cursor or nullcontext(), explain_failures(address):
+        with lock_file(args.cursor) if cursor else nullcontext(), explain_failures(address):
             if isinstance(deliver, WebhookSender) and args.body is not None:
                 # An error of the template shows now, not with the first row.
                 sample = partial(client.read_view, "signals/sample", is_open=True)

@@ -102,8 +102,8 @@ class PublishedLog:
     listed_times: dict[int, str] = field(default_factory=dict)
     as_of: datetime | None = None
     source: str = "live"
-    # The start that is stated instead of that of the first leaf.
-    stated: Row | None = None
+    # The start that is stated instead of that of the first leaf, unless it is an ellipsis.
+    stated: object = ...
     signed_at: int | None = None
     _generation: int = 0
     times: str = ""
@@ -218,7 +218,7 @@ class PublishedLog:
         body = {"size": self.get_size(), "leaves": leaves[start : start + limit]}
         if (first := self.logged[:1]) and "started_at" in first[0]:
             body["start"] = {name: first[0][name] for name in ("source", "started_at")}
-        return JSONResponse(body | {"start": self.stated} if self.stated else body)
+        return JSONResponse(body if self.stated is ... else body | {"start": self.stated})
 
     async def _send_rows(self, request: Request) -> Response:
         if (refusal := refuse_without_key(request)) is not None:

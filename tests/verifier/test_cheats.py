@@ -179,6 +179,11 @@ def state_another_start(operator: Operator, hours: int) -> None:
     operator.log.stated = {"source": "live", "started_at": format_time(FIRST - timedelta(days=9))}
 
 
+def deny_the_start(operator: Operator, hours: int) -> None:
+    go_on(operator, hours)
+    operator.log.stated = None
+
+
 def lose_the_times(operator: Operator, hours: int) -> None:
     operator.publish(*operator.compute(hours))
     operator.log.signed_at = 0
@@ -247,6 +252,11 @@ CHEATS: dict[str, tuple[Cheat, dict[str, int], str]] = {
         state_another_start,
         {"hourly": 1, "monthly": 1, "once": 1},
         r"the first leaf is not the start that the service states",
+    ),
+    "the log denies its first start": (
+        deny_the_start,
+        {"hourly": 1, "monthly": 1, "once": 0},
+        r"the log no longer states its first start|the log states no first start\n(.*\n)*verified$",
     ),
     "the log signs no time": (
         lose_the_times,

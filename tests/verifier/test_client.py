@@ -20,13 +20,14 @@ from verifier.client import (
     fetch,
 )
 from verifier.report import VerifyError
-from verifier.rows import read_feed
+from verifier.rows import read_feed, walk_rows
 from verifier.verification import LogReader
 
 pytestmark = [pytest.mark.clause("verify", "22.5"), pytest.mark.usefixtures("use_single_ca")]
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
-LEAF = {"index": 5, "created_at": "2026-03-01T00:03:00.000Z", "salt": "AAAA"}
+TIME = "2026-03-01T00:03:00.000Z"
+LEAF = {"index": 5, "created_at": TIME, "salt": "AAAA"}
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -202,10 +203,15 @@ async def test_an_answer_says_when_it_was_sent_by_the_clock_of_the_service() -> 
 
 
 async def call(method: str, body: object, *arguments: object) -> object:
-    """Call a method of a reader of the log, or read the feed, where all answers are the same."""
+    """Call a method of a reader of the log, or read the feed, where all answers are the same.
+
+    `read_first_page` reads a page of the feed alone, as for rows of a record.
+    """
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with loopback(200, content) as (address, _):
         async with ServiceClient(address, KEY) as client:
+            if method == "read_first_page":
+                return await anext(walk_rows(client, ""))
             if method == "read_feed":
                 return await read_feed(client, None, NOON, lambda done, total: None)
             return await getattr(LogReader(client), method)(*arguments)
@@ -230,6 +236,15 @@ async def test_malformed_leaves_are_refused(body: object, reason: str) -> None:
         await call("read_leaves", body, 5, 1)
 
 
+@pytest.mark.parametrize(
+    "start",
+    ["x", ["a"], {}, {"source": 7, "started_at": TIME}, {"source": "live", "started_at": "2026"}],
+)
+async def test_a_malformed_start_is_refused(start: object) -> None:
+    with pytest.raises(VerifyError, match="malformed leaves"):
+        await call("read_start", {"leaves": [LEAF], "start": start})
+
+
 @pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33, b"x" * 65])
 async def test_a_tile_of_another_length_is_refused(content: bytes) -> None:
     with pytest.raises(VerifyError, match=f"sent {len(content)} bytes as tile/0/000.p/2"):
@@ -245,16 +260,16 @@ async def test_a_text_that_is_not_unicode_is_refused() -> None:
     "body",
     [{}, {"signals": []}, {"signals": {}, "meta": {}}, {"signals": [7], "meta": {"as_of": "now"}}],
 )
-async def test_a_page_of_the_feed_in_another_form_is_refused(body: object) -> None:
+@pytest.mark.parametrize("method", ["read_feed", "read_first_page"])
+async def test_a_page_of_the_feed_in_another_form_is_refused(method: str, body: object) -> None:
     with pytest.raises(VerifyError, match="sent a page of the feed that is none"):
-        await call("read_feed", body)
+        await call(method, body)
 
 
 async def test_a_feed_without_an_end_is_given_up() -> None:
-    at = LEAF["created_at"]
     body = {
         "signals": [],
-        "meta": {"as_of": at, "source": "live"},
+        "meta": {"as_of": TIME, "source": "live"},
         "pagination": {"has_more": True},
     }
     with pytest.raises(VerifyError, match="claims more rows and sends none"):
@@ -262,10 +277,10 @@ async def test_a_feed_without_an_end_is_given_up() -> None:
 
 
 async def test_a_feed_that_takes_more_than_the_daily_quota_is_given_up() -> None:
-    at = LEAF["created_at"]
     body = {
         "signals": [],
-        "meta": {"as_of": at, "source": "live"},
+        # The feed of the 30 days before it begins earlier than any time that is served.
+        "meta": {"as_of": "1900-01-01T00:00:00.000Z", "source": "live"},
         "pagination": {"has_more": False},
     }
     with loopback(200, json.dumps(body).encode()) as (address, _):

@@ -44,7 +44,7 @@ def save(record: Record, log: PublishedLog, *numbers: int) -> None:
         for number in numbers
     ]
     checkpoint = Checkpoint.parse(log.checkpoint)
-    run = Run(NOW, "live", checkpoint)
+    run = Run(NOW, "live", checkpoint, has_start=True)
     record.save(VerifierKey.parse(log.vkey, LOG_KEY), checkpoint, {(0, 0): [b"t" * 32] * 4}, run)
     record.append_rows(rows)
 
@@ -58,7 +58,8 @@ def test_a_record_is_read_as_it_was_saved(log, tmp_path):
     assert record.load_checkpoint().source == log.checkpoint
     rows = record.load_rows()
     assert [one.leaf for one in rows.values()] == [0, 1, 3]
-    assert [(run.at, run.source) for run in record.load_runs()] == [(NOW, "live")] * 2
+    runs = [(run.at, run.source, run.has_start) for run in record.load_runs()]
+    assert runs == [(NOW, "live", True)] * 2
     assert rows[log.rows[3]["id"]].row == pick_covered(log.rows[3])
     assert sorted(path.name for path in record.folder.iterdir()) == [
         "checkpoint",

@@ -37,6 +37,7 @@ async def test_the_first_verification_trusts_the_key_and_records_every_row(log, 
         "read the feed from 2026-02-11T11:03:00.000Z to 2026-03-13T11:03:00.000Z, 300 rows",
         "the newest row is 1 minutes old",
         "the signed checkpoint is 0 minutes old",
+        "the log states no first start",
     ]
     assert (state / "vkey").read_text() == log.vkey + "\n"
     assert (state / "checkpoint").read_text() == log.checkpoint

@@ -53,6 +53,7 @@ async def test_a_verified_service_is_summed_up_in_a_few_lines(run, log):
             "read the feed from 2026-01-30T11:03:00.000Z to 2026-03-01T11:03:00.000Z, 12 rows",
             "the newest row is 1 minutes old",
             "the signed checkpoint is 0 minutes old",
+            "the log states no first start",
             "verified",
             "",
         ],

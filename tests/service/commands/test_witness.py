@@ -10,7 +10,8 @@ from compute.signing.log_signer import LogKey, LogSigner, load_key, save_key, si
 from compute.signing.witnesses import Witness as ListedWitness
 from compute.signing.witnesses import Witnesses
 from schemas.errors import OperatorError
-from service.commands.witness import Witness, build_app
+from service.commands.witness import Witness, build_app, run_witness
+from service.processes.file_lock import lock_file
 from store.sql.feed_log import FeedLog
 from tests.store.sql.test_feed_log import commit_rows
 from tests.support.row_builders import NOW
@@ -87,8 +88,33 @@ async def test_a_log_is_cosigned_run_by_run_and_another_history_is_not(
 
 def test_the_key_file_is_that_of_one_witness(witness: Witness, tmp_path: Path) -> None:
     log = LOG.vkey
+    # A file that exists is not written again.
+    (tmp_path / "witness.json.unfinished").mkdir()
     same = Witness(tmp_path / "witness.json", "witness.example/w1", log, lambda: NOW)
     assert same.vkey == witness.vkey
     for name, fault in (("witness.example/w2", "of witness.example/w1"), ("a b", "--name must")):
         with pytest.raises(OperatorError, match=fault):
             Witness(tmp_path / "witness.json", name, log, lambda: NOW)
+
+
+async def test_a_second_witness_is_refused_before_it_uses_the_key_file(tmp_path: Path) -> None:
+    path = tmp_path / "witness.json"
+    with open_loopback_socket() as bound:
+        port = bound.getsockname()[1]
+        for block, fault in ((lock_file(path), "another command uses"), (bound, "cannot listen")):
+            with block, pytest.raises(OperatorError, match=fault):
+                await run_witness(path, "witness.example/w1", str(LOG.vkey), port, lambda: NOW)
+            assert not path.exists()
+
+
+def test_a_tree_that_cannot_be_saved_is_not_cosigned(
+    witness: Witness, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = sign_checkpoint(LOG.origin, 5, bytes(32), LOG.private_key)
+    blocked = tmp_path / "witness.json.unfinished"
+    blocked.mkdir()
+    assert witness.add_checkpoint(f"old 0\n\n{note}")[0] == 503
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"cannot write the key file {tmp_path / 'witness.json'}: ")
+    blocked.rmdir()
+    assert witness.add_checkpoint(f"old 0\n\n{note}")[0] == 200
