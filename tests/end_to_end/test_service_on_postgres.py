@@ -303,7 +303,6 @@ BODIES = (
     test_get_state.test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker,
     test_get_stats.test_counts_by_indicator_timeframe_and_direction_add_up,
     test_get_usage.test_mode_and_quota_are_returned_and_the_call_itself_counts,
-    test_get_state.test_each_view_leaves_the_field_of_the_other_empty,
     test_past.test_a_past_board_that_waits_too_long_is_unavailable_and_delays_no_other_call,
     test_past.test_dexter_has_its_reading_of_that_time,
     test_past.test_hourly_runs_within_one_nominal_batch_are_distinguished,

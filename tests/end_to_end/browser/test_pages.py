@@ -441,5 +441,5 @@ async def test_a_wide_table_scrolls_by_the_keyboard(served: RunningService) -> N
         table = walk.page.get_by_role("group", name="Arguments of signals_get_state")
         await table.focus()
         await walk.page.keyboard.press("ArrowRight")
-        await walk.page.wait_for_function("document.activeElement.scrollLeft > 0")
+        await walk.page.wait_for_function("() => document.activeElement.scrollLeft > 0")
         assert await table.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"

@@ -157,7 +157,7 @@ def test_a_first_start_answers_503_until_its_first_whole_answer(tmp_path: Path) 
             answers.append(httpx.get(f"{address}/api/v1/stats", timeout=WITHIN_S))
         assert {answer.status_code for answer in answers[:-1]} == {503}
         assert answers[-1].json()["meta"].get("stale", False) is False
-        process.wait_for_line("The history is complete: calls are answered from now on.")
+        process.wait_for_line("The history is complete.")
         assert process.stop() == 0
     finally:
         process.kill()
