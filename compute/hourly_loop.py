@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from compute.bars import DAY_S, HOUR_S
+from compute.bars import DAY_S
 from compute.hourly_pipeline import HourlyPipeline, RowCounts
 from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
@@ -25,8 +25,6 @@ LATE_RETRY_DELAYS_S = (30, 60, 120)
 SLEEP_STEP_S = 1.0
 RETRY_S = 10.0
 MAX_LOGGED_NAMES = 10
-# Stepping the histories that have arrived takes several seconds, which must not make a run late.
-BUILD_MARGIN_MS = 60_000
 OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
 
 log = structlog.get_logger("compute")
@@ -193,8 +191,7 @@ class HourlyLoop:
 
     async def _build_history(self, pipeline: HourlyPipeline) -> None:
         """Build the histories that have arrived, unless the next run is near."""
-        next_run_at = to_market_ms(pipeline.done_hour + HOUR_S)
-        if not pipeline.building_tickers or self._clock() > next_run_at - BUILD_MARGIN_MS:
+        if not pipeline.building_tickers or not pipeline.has_time_to_build:
             return
         began = perf_counter()
         written = await pipeline.build_history()

@@ -368,9 +368,11 @@ class CatchUp:
         return self._pipeline
 
     async def _build_histories(self) -> None:
-        """Build the missing histories until an hour is due, or their venues have failed."""
+        """Build the missing histories until their venues have failed, or the hourly loop is due."""
         pipeline = self._pipeline
-        while pipeline.untried_tickers and pipeline.due_hour == pipeline.done_hour:
+        while (
+            pipeline.untried_tickers and pipeline.has_time_to_build and not pipeline.pending_tickers
+        ):
             await pipeline.build_history()
             total = pipeline.asset_count
             self._on_progress(total - len(pipeline.building_tickers), total)

@@ -41,22 +41,23 @@ async def retry_until_reached(
 
     `answering` is open while it waits. Return None if a signal ended the wait.
     """
-    failures = FailureLog()
+    failures, pause_s = FailureLog(), 0.0
     async with AsyncExitStack() as stack:
         while True:
-            try:
-                return await attempt()
-            except UnreachableError as error:
-                failures.write(log.warning, "database_unreachable", {"reason": str(error)})
+            is_cancelled = True
+            # The attempt too: a server that drops all packets holds it for long.
+            with cancel_on_request():
+                await asyncio.sleep(pause_s)
+                try:
+                    return await attempt()
+                except UnreachableError as error:
+                    failures.write(log.warning, "database_unreachable", {"reason": str(error)})
+                is_cancelled, pause_s = False, RECONNECT_S
+            if is_cancelled:
+                return None
             if answering is not None:
                 await stack.enter_async_context(answering)
                 answering = None
-            is_cancelled = True
-            with cancel_on_request():
-                await asyncio.sleep(RECONNECT_S)
-                is_cancelled = False
-            if is_cancelled:
-                return None
 
 
 async def open_market(settings: Settings) -> "MarketStore":

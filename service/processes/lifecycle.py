@@ -22,11 +22,11 @@ SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def listen_for_shutdown() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Handle the signals during the block, also while it closes its resources.
 
-    Yield what opens an inner block, which the first signal cancels. A signal outside an inner
-    block, as while stores open, cancels the next one at its first wait.
+    Yield what opens an inner block, which the first signal cancels, unless another one in it has
+    ended. A signal outside an inner block cancels the next one at its first wait.
     """
     loop, is_requested = asyncio.get_running_loop(), asyncio.Event()
-    tasks: list[asyncio.Task[object]] = []
+    tasks = set[asyncio.Task[object]]()
 
     def request_shutdown() -> None:
         # A second Ctrl-C must not interrupt the closing of the stores.
@@ -39,7 +39,7 @@ def listen_for_shutdown() -> Iterator[Callable[[], AbstractContextManager[None]]
     def cancel_on_request() -> Iterator[None]:
         task = asyncio.current_task()
         assert task is not None
-        tasks.append(task)
+        tasks.add(task)
         if is_requested.is_set():
             task.cancel()
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from compute.sources.source import NotReadyError
 from compute.sources.venue import VenueError
 from compute.universe import Listing, Universe
 from schemas.vocabulary import compute_midnight_s
+from service.commands.compute_command import CatchUp
 from service.config.settings import Settings
 from service.config.sources import open_live_venues
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
+from store.failure_log import FailureLog
 from store.market_rows import ChangeRow
 from tests.compute.sources.conftest import Open
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded, SleepClock
@@ -171,6 +173,28 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
         assert set((await one.store.publish_from()).values()) == {clock.now - 60_000}
         assert [row for row in await one.load_changes() if row.published] == []
         await one.check_audit()
+
+
+@pytest.mark.parametrize(("after_s", "building"), [(5, ("ETH",)), (901, ()), (3541, ("ETH",))])
+async def test_a_start_builds_histories_unless_an_asset_is_late_or_the_next_run_is_near(
+    open_service: Open, double: VenuesDouble, after_s: int, building: tuple[str, ...]
+) -> None:
+    binance("unavailable", times=None)(double, {})
+    async with open_service() as one:
+        await one.start()
+        # NVDA comes 900 seconds after the run.
+        await one.run_hour(START + 2 * HOUR_S)
+        if after_s > 900:
+            await one.run_late(after_s)
+        one.clock.now = to_market_ms(one.runs.done_hour) + 1000 * after_s
+        double.clear_failures()
+        runs = await one.reopen_pipeline()
+        catch_up = CatchUp(
+            runs, one.store, one.clock, FailureLog(), lambda are_failing: None, is_long=True
+        )
+        waiting = catch_up.wait_until_ready(lambda label, report: nullcontext(report))
+        await asyncio.gather(catch_up.run(), waiting)
+        assert runs.building_tickers == building
 
 
 @pytest.mark.prove

@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import signal
+import socket
 import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -16,7 +19,8 @@ from structlog.testing import capture_logs
 
 from service.config.settings import Settings
 from service.config.sources import build_log_signer
-from service.config.stores import adopt_access, has_store, open_both
+from service.config.stores import adopt_access, has_store, open_both, retry_until_reached
+from service.processes.lifecycle import listen_for_shutdown
 from store.errors import StoreError
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.support.postgres.server import PostgresServer
@@ -272,6 +276,25 @@ def test_a_start_waits_for_a_database_that_cannot_be_reached_and_answers_503_mea
         assert process.stop() == 0
     done = run_signals(tmp_path, "keys", "list", database_url=url)
     assert done.returncode == 1
+
+
+@pytest.mark.clause("postgres")
+async def test_a_signal_ends_the_attempt_to_reach_a_server_that_never_answers():
+    loop = asyncio.get_running_loop()
+
+    def request_stop() -> None:
+        loop.remove_reader(bound)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as bound,
+        listen_for_shutdown() as cancel_on_request,
+        capture_logs() as logs,
+    ):
+        url = SecretStr(f"postgresql://me@127.0.0.1:{bound.getsockname()[1]}/signals")
+        loop.add_reader(bound, request_stop)
+        await retry_until_reached(partial(start, Settings(database_url=url)), cancel_on_request)
+    assert logs == []
 
 
 @pytest.mark.clause("postgres")
