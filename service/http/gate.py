@@ -78,6 +78,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     # Whether the whole request has been read; there is none at first.
     is_read = True
     room, request_count, head, unparsed = MAX_HEAD_BYTES, 0, b"", b""
+    check: asyncio.Handle | None = None
 
     def __init__(self, connections: Connections, app_state: dict[str, Any], **named: Any) -> None:
         """Take what uvicorn gives to a protocol; `connections` are those of the server."""
@@ -117,7 +118,14 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         if self.room < 0 and not self.is_closed:
             # The app of a request that was just read begins before this call, or reads on.
             self.transport.pause_reading()
-            self.loop.call_soon(self.check_room)
+            self.plan_check()
+
+    def plan_check(self) -> None:
+        """Check the room once the app has had its turn at all that was read."""
+        # One that was planned before a read would come before the app's turn at what it brought.
+        if self.check is not None:
+            self.check.cancel()
+        self.check = self.loop.call_soon(self.check_room)
 
     def parse(self) -> None:
         """Let uvicorn parse head by head, until it wants no more for now."""
@@ -181,7 +189,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         """Note that the app waits for more of the body."""
         self.is_awaited = True
         if self.room < 0:
-            self.loop.call_soon(self.check_room)
+            self.plan_check()
 
     def take_body(self, size: int, *, is_last: bool) -> None:
         """Note that the app has read a part of the body, and whether it was the last one."""
@@ -191,7 +199,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     def end(self, unread_bytes: int) -> None:
         """Note that the app has ended; `unread_bytes` of its request may still come."""
         if self.room < 0:
-            self.loop.call_soon(self.check_room)
+            self.plan_check()
         self.scope, self.is_before_head = {}, unread_bytes == 0
         self.is_answered = self.is_awaited = False
         self.room = MAX_HEAD_BYTES + unread_bytes

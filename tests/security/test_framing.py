@@ -5,9 +5,11 @@ Each part of a request's head has a bound, checked before anything reads it.
 
 import gzip
 import json
+from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
 
 from compute.universe import load_universe
 from service.http.app import OPEN_READS
@@ -15,6 +17,7 @@ from service.http.gate import MAX_FRAMING_BYTES
 from serving.http import (
     BOUNDED_HEADERS,
     HEALTH_PATHS,
+    MAX_BODY_BYTES,
     MAX_HEAD_BYTES,
     MAX_HEADER_BYTES,
     MAX_PATH_BYTES,
@@ -32,7 +35,7 @@ from tests.security.wire import (
     read_until_closed,
 )
 from tests.support.openapi_document import list_operations
-from tests.support.running_service import RunningService
+from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
@@ -291,6 +294,20 @@ async def test_a_body_of_very_many_chunks_is_refused(
     framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in [*chunks, b""])
     head = POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert parse_statuses(await exchange_bytes(served.base_url, head + framed)) == expected
+
+
+def test_a_body_that_is_sent_at_once_is_read_up_to_its_bound(tmp_path: Path):
+    head = POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n"
+
+    async def post_all() -> list[bytes]:
+        async with run_service(tmp_path) as running:
+            return [
+                await exchange_bytes(running.base_url, head % size + PING.ljust(size))
+                for size in range(16 * 1024, MAX_BODY_BYTES + 1, 4096)
+            ]
+
+    # The loop of a service reads several times in a turn, unlike that of the other tests.
+    assert {*map(tuple, map(parse_statuses, uvloop.run(post_all())))} == {(200,)}
 
 
 SAMPLE = "/api/v1/signals/sample"
