@@ -137,3 +137,7 @@ def describe_failure(error: BaseException) -> dict[str, str]:
 
 class OperatorError(Exception):
     """Base class of operator errors; the message names the fault and its remedy."""
+
+
+class ArgumentsError(OperatorError):
+    """Wrong arguments of a command, which ends with status 2."""

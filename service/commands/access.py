@@ -10,6 +10,7 @@ from access.call_log import CALLS_KEPT_PER_KEY
 from access.keys import OperatorKeys
 from access.mail import find_mails
 from access.sign_in import LINK_MINUTES, create_owner_link
+from schemas.errors import ArgumentsError
 from schemas.vocabulary import Clock, format_instant
 from service.commands.console import echo
 from service.config.settings import Settings
@@ -47,7 +48,7 @@ async def create_key(
         try:
             print(await OperatorKeys(store, clock).create(label, expires_at))
         except ValueError as error:
-            raise StoreError(str(error)) from None
+            raise ArgumentsError(str(error)) from None
     return 0
 
 
@@ -154,11 +155,11 @@ async def handle_person(
     from access.contact import normalize_email
 
     if not (export or erase):
-        raise StoreError("add --export to print the data of a person, or --erase to erase them")
+        raise ArgumentsError("add --export to print the data of a person, or --erase to erase them")
     try:
         email = normalize_email(email, accepts_special_use=True)
     except ValueError as error:
-        raise StoreError(f"the address {error}") from None
+        raise ArgumentsError(f"the address {error}") from None
     async with open_access_store(settings) as store:
         found = await store.people.export(email)
         mails = find_mails(settings.outbox_folder, email)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
 
+from schemas.errors import ArgumentsError
 from schemas.vocabulary import Clock
 from service.commands.console import echo, open_progress_bar
 from service.config.settings import Settings
@@ -139,7 +140,7 @@ def _write_backup(files: Mapping[str, Path], folder: Path) -> Path:
     folder = folder.resolve()
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise StoreError(f"{folder} exists and is not an empty folder: choose another path")
+            raise ArgumentsError(f"{folder} exists and is not an empty folder: choose another path")
         # A name that no other folder has, so that this one may be removed.
         unfinished = Path(mkdtemp(prefix=f"{folder.name}.unfinished-", dir=folder.parent))
         try:

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import OperatorError
+from schemas.errors import ArgumentsError, OperatorError
 from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS
 from service.commands.command_table import (
@@ -44,7 +44,7 @@ def wall_clock() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; an OperatorError is printed in one line, with exit status 1 (2 of some)."""
+    """Run the command; an OperatorError is printed in one line, with exit status 1 or 2."""
     parser = _build_parser()
     given = sys.argv[1:] if arguments is None else arguments
     if not given:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OperatorError as error:
         # It can quote names of files and texts of a service.
         print(f"signals: {escape_unprintable(str(error))}", file=sys.stderr)
-        return int(args.failure_status)
+        return 2 if isinstance(error, ArgumentsError) else int(args.failure_status)
     except SystemExit:
         # The library that prints tables ends so if its pipe was closed. Of `verify`, 1 would say
         # that something was rewritten.
@@ -156,11 +156,11 @@ def parse_base_address(text: str, option: str) -> str:
     try:
         parts = httpx2.URL(address)
     except httpx2.InvalidURL as error:
-        raise OperatorError(f"{option} is not a valid address: {error}") from None
+        raise ArgumentsError(f"{option} is not a valid address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > 65535:
-        raise OperatorError(f"{option} must be an http:// or https:// address")
+        raise ArgumentsError(f"{option} must be an http:// or https:// address")
     if parts.userinfo or parts.query or parts.fragment:
-        raise OperatorError(f"{option} must be an address without user name, query and fragment")
+        raise ArgumentsError(f"{option} must be an address without user name, query and fragment")
     return address
 
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from schemas.errors import OperatorError
+from schemas.errors import ArgumentsError, OperatorError
 from schemas.vocabulary import POLL_INTERVAL_S, Clock, Side
 from service.commands.console import ProgressLog, echo, open_progress_bar
 from service.processes.file_lock import lock_file
@@ -51,6 +51,7 @@ from verifier.client import (
     Answer,
     Json,
     ServiceClient,
+    ServiceError,
     TransientError,
     format_time,
     parse_served_time,
@@ -324,10 +325,6 @@ def is_over(meta: Json) -> bool:
 FindProxy = Callable[[str], tuple[str, str] | None]
 
 
-class ArgumentsError(OperatorError):
-    """Arguments that exclude or need each other."""
-
-
 async def read_service(args: Namespace, address: str, api_key: str, find_proxy: FindProxy) -> int:
     """Print the view that a command names; return the exit status."""
     for name in FOLLOW_OPTIONS if args.view == "feed" else ():
@@ -440,7 +437,8 @@ def explain_failures(address: str) -> Iterator[None]:
     try:
         yield
     except VerifyError as error:
-        raise OperatorError(str(error)) from None
+        is_bad_call = isinstance(error, ServiceError) and error.status == 400
+        raise (ArgumentsError if is_bad_call else OperatorError)(str(error)) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise OperatorError(
             f"{address} answered in a form that this version does not know: read it with --json, "

@@ -6,7 +6,6 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from schemas.vocabulary import STORED_KEYS, TIMEFRAMES, StoredKey, Timeframe
@@ -30,6 +29,7 @@ Format = Literal["table", "json", "csv"]
 # Wide enough for every table: a file or a program wants whole rows.
 UNLIMITED_WIDTH = 1000
 FEED_WIDTHS = (16, 6, 2, 14, 18, 10)
+GAP, MIN_NAME_WIDTH = 2, 4
 # A header, and rows of the same length.
 Records = tuple[Sequence[str], list[list[Any]]]
 
@@ -468,7 +468,7 @@ class RowPrinter:
         if origin != self._printed_origin:
             self._console.print(origin)
             self._printed_origin = origin
-        self._console.print(_layout(table, FEED_WIDTHS, has_header=not self._has_header))
+        _print_rows(self._console, table, FEED_WIDTHS, has_header=not self._has_header)
         sys.stdout.flush()
 
 
@@ -489,7 +489,7 @@ def print_table(table: Table, meta: Json) -> None:
     if origin := describe_origin(meta):
         console.print(origin)
     if table.rows:
-        console.print(_layout(table))
+        _print_rows(console, table)
     late = meta.get("late_assets")
     named = (f"{ticker} ({', '.join(timeframes)})" for ticker, timeframes in (late or {}).items())
     notes = (table.legend, meta.get("note"), f"Late: {', '.join(named)}." if late else "")
@@ -498,16 +498,31 @@ def print_table(table: Table, meta: Json) -> None:
             console.print(make_cell(line, "dim"))
 
 
-def _layout(table: Table, widths: Sequence[int] = (), *, has_header: bool = True) -> RichTable:
-    """Return the table as the library prints it; `widths` are least widths of its columns."""
-    laid_out = RichTable(box=None, pad_edge=False, show_header=has_header, header_style="bold")
-    for at, column in enumerate(table.columns):
-        # A table that is too wide for the terminal folds its last column.
-        is_last = at == len(table.columns) - 1
-        least = widths[at] if widths else None
-        laid_out.add_column(
-            make_cell(column), min_width=least, no_wrap=not is_last, overflow="fold"
-        )
-    for row in table.rows:
-        laid_out.add_row(*row)
-    return laid_out
+def _print_rows(
+    console: Console, table: Table, least: Sequence[int] = (), *, has_header: bool = True
+) -> None:
+    """Print the rows of a table; `least` are least widths of its columns.
+
+    If the console is too narrow, NAME is shortened or left out if that is enough; else every row
+    becomes several lines. Nothing but NAME is ever cut.
+    """
+    header = [make_cell(column, "bold") for column in table.columns]
+    columns = list(zip(header, *table.rows, strict=True))
+    widths = [max(cell.cell_len for cell in column) for column in columns]
+    widths = [max(pair) for pair in zip(widths, least or widths, strict=True)]
+    excess = sum(widths) + GAP * (len(widths) - 1) - console.width
+    if "NAME" in table.columns and 0 < excess <= widths[at := table.columns.index("NAME")] + GAP:
+        widths[at] -= excess
+        if widths[at] < MIN_NAME_WIDTH:
+            del columns[at], widths[at]
+    for row in list(zip(*columns, strict=True))[not has_header :]:
+        lines = [Text()]
+        for cell, width in zip(row, widths, strict=True):
+            if lines[-1] and lines[-1].cell_len + width > console.width:
+                lines.append(Text(" " * GAP))
+            padded = cell.copy()
+            padded.truncate(width, overflow="ellipsis", pad=True)
+            lines[-1].append_text(padded).append(" " * GAP)
+        for line in lines:
+            line.rstrip()
+            console.print(line)

@@ -153,7 +153,7 @@ def test_a_bad_expiry_is_refused_with_the_accepted_forms(tmp_path, value):
 def test_a_key_cannot_be_created_expired(tmp_path):
     create_store(tmp_path)
     done = run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", "2020-01-01")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "must expire later than now" in only_line(done.stderr)
 
 
@@ -219,8 +219,6 @@ def test_a_persons_data_and_mails_are_printed_or_erased(tmp_path):
     outbox.mkdir()
     for number, to in enumerate(("Me@example.com", "other@example.com")):
         (outbox / f"{number}.eml").write_bytes(build_mail(to, "s", "text", 0).as_bytes())
-    assert "--export" in only_line(run_signals(tmp_path, "person", "me@example.com").stderr)
-    assert "address" in only_line(run_signals(tmp_path, "person", "nobody", "--erase").stderr)
     found = json.loads(run_signals(tmp_path, "person", "ME@example.com", "--export").stdout)
     (request,) = found["access_requests"]
     assert (request["use_case"], request["created_at"]) == ("mine", "1970-01-01T00:00:00.000Z")

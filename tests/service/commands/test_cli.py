@@ -108,11 +108,21 @@ def test_revoking_an_unknown_key_fails_in_one_line(tmp_path):
     )
 
 
-def test_a_bad_label_fails_in_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["keys", "create", "--label", ""], "a label must have"),
+        (["person", "a@example.com"], "add --export"),
+        (["person", "nobody", "--erase"], "the address "),
+        (["state", "BTC", "--url", "foo"], "--url must be an http"),
+        (["connect", "cursor", "--url", "not a url"], "--url must be an http"),
+    ],
+)
+def test_wrong_arguments_end_with_status_2_in_one_line(tmp_path, arguments, reason):
     create_store(tmp_path)
-    done = run_signals(tmp_path, "keys", "create", "--label", "")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "label" in only_line(done.stderr)
+    done = run_signals(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert only_line(done.stderr).startswith(f"signals: {reason}")
 
 
 def test_an_unknown_setting_stops_every_command(tmp_path):

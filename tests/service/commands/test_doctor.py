@@ -352,11 +352,12 @@ def test_a_lost_key_of_the_log_is_found_before_the_next_run(well, source):
 def test_a_backup_that_failed_or_is_old_is_reported_until_the_next_one(well, source, tmp_path):
     check_findings(examined(well, source=source), {"backup": ["ok there is none yet…"]})
     assert run_signals(well, "backup", str(tmp_path / "first")).returncode == 0
+    assert run_signals(well, "backup", str(well / "bars")).returncode == 2
     check_findings(examined(well, source=source), {"backup": ["ok the last one is of …"]})
-    assert run_signals(well, "backup", str(well / "bars")).returncode == 1
+    assert run_signals(well, "backup", str(well / "missing" / "copy")).returncode == 1
     told = examined(well, source=source)
     assert told.status == 1
-    check_findings(told, {"backup": ["fix the last one failed at …: …/bars exists…"]})
+    check_findings(told, {"backup": ["fix the last one failed at …: cannot back up into …"]})
     old = Notice("backup", "there", (time.time_ns() // 1_000_000) - 3 * DAY_MS)
     for notice in (old, Notice("backup failed", "why", old.at - 1)):
         with_store(well, lambda store, notice=notice: store.put_notice(notice))

@@ -5,10 +5,12 @@ import io
 import json
 import re
 import shutil
+import sys
+from itertools import zip_longest
 
 import pytest
 
-from schemas.errors import OperatorError
+from schemas.errors import ArgumentsError
 from service.terminal.commands import TransientError
 from service.terminal.views import STATE
 from tests.doubles.fixed_answers import KEY, loopback
@@ -128,6 +130,25 @@ async def test_flips_and_confluence_are_ranked_as_the_service_ranks_them(
 
 
 @pytest.mark.clause("operation")
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+async def test_a_narrow_terminal_cuts_nothing_but_names(read: Read, monkeypatch, width: int):
+    commands = ["state BTC NVDA", "state BTC --changes", "flips --timeframe 4h", *COMMANDS[:-1]]
+    wide = [await read(*command.split()) for command in commands]
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for command, whole in zip(commands, wide, strict=True):
+        narrow = ESCAPE.sub("", await read(*command.split()))
+        assert max(map(len, narrow.splitlines())) <= width
+        # In the order of the wide form, maybe with names between them.
+        words = iter(narrow.split())
+        header = cells(whole)[1]
+        for row in cells(whole):
+            kept = [cell for name, cell in zip_longest(header, row) if name != "NAME"]
+            wanted = kept if len(row) == len(header) else row
+            assert [word for word in " ".join(wanted).split() if word not in words] == []
+
+
+@pytest.mark.clause("operation")
 async def test_usage_shows_the_quota_of_the_key(read: Read):
     await read("usage")
     assert cells(await read("usage"))[2][:5] == ["tests", "test", "2", "9998", "10000"]
@@ -226,7 +247,9 @@ async def test_colours_are_for_terminals_and_repeat_the_words(read: Read, monkey
 
 @pytest.mark.clause("operation")
 async def test_a_bad_argument_gets_the_message_of_the_service(read: Read):
-    with pytest.raises(OperatorError, match=r'answered 400: ticker: unknown "BTCC" \(did you mean'):
+    with pytest.raises(
+        ArgumentsError, match=r'answered 400: ticker: unknown "BTCC" \(did you mean'
+    ):
         await read("state", "BTCC")
 
 
