@@ -291,7 +291,8 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, t
 @pytest.mark.long
 def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_path):
     rate = 60
-    driven = build_faketime_variables("2026-11-14 23:50:00", rate)
+    # A start on a busy machine takes some of these thirty seconds.
+    driven = build_faketime_variables("2026-11-14 23:30:00", rate)
     if not driven:
         pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
     source, port = f"files:{write_bars(tmp_path / 'bars')}", find_free_port()
@@ -310,7 +311,7 @@ def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_p
         assert [answer.status_code for answer in before] == [200, 200, 429]
         assert before[2].headers["x-ratelimit-reset"] == "2026-11-15T00:00:00.000Z"
         retry_after_s = int(before[2].headers["retry-after"])
-        assert 0 < retry_after_s <= 600
+        assert 0 < retry_after_s <= 1800
         time.sleep(retry_after_s / rate)  # what a client does, on the driven clock
         after = [called() for _ in range(3)]
         assert [answer.status_code for answer in after] == [200, 200, 429]
