@@ -229,6 +229,7 @@ class LiveSource:
         self._sources: Mapping[str, str] = {}
         self._listings: dict[str, Listing] = {}
         self._refusing_venues: set[str] = set()
+        self._silent_venues: set[str] = set()
         self._chosen_at = clock()
         self._needs_choice = False
         self._reader: Final = ListingReader(self._assets, venues)
@@ -248,6 +249,7 @@ class LiveSource:
         found = await asyncio.gather(*(self._fetch_status(self._venues[name]) for name in names))
         statuses = dict(zip(names, found, strict=True))
         self._refusing_venues = {name for name in names if statuses[name].is_refusing}
+        self._silent_venues = {name for name in names if statuses[name].error is not None}
         self._listings = choose_listings(
             self._assets.values(), statuses, self._sources, self._clock() // 1000
         )
@@ -286,6 +288,11 @@ class LiveSource:
     def get_listing(self, ticker: str) -> str | None:
         """Return venue and symbol of the asset's bars, None if it is not covered."""
         return _name(self._listings.get(ticker))
+
+    def get_answering_venue(self, ticker: str) -> str | None:
+        """Return the venue of the asset's bars, None if it did not answer when it was chosen."""
+        listing = self._listings.get(ticker)
+        return listing.venue if listing and listing.venue not in self._silent_venues else None
 
     def has_off_hour_bars(self, ticker: str) -> bool:
         """Return False: bars are cut at full hours."""

@@ -56,7 +56,7 @@ def parse_time(text: str) -> int:
         return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"must be an ISO 8601 time, e.g. 2025-07-01T00:00:00Z, not {text!r}"
+            f"must be an ISO 8601 time, YYYY-MM-DDThh:mm:ssZ, not {text!r}"
         ) from None
 
 
@@ -65,15 +65,15 @@ def parse_expiry(text: str) -> Callable[[int], int]:
     if text.isdecimal() and 1 <= int(text) <= MAX_EXPIRY_DAYS:
         return lambda now: now + int(text) * DAY_MS
     try:
-        if len(text) == len("2025-07-01"):
+        if len(text) == len("YYYY-MM-DD"):
             midnight = datetime.combine(date.fromisoformat(text), time(), UTC)
             at = int(midnight.timestamp()) * 1000
         else:
             at = parse_time(text)
     except (ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(
-            f"must be a number of days from 1 to {MAX_EXPIRY_DAYS}, a date such as 2025-07-01, or "
-            f"an ISO 8601 time, e.g. 2025-07-01T00:00:00Z, not {text!r}"
+            f"must be a number of days from 1 to {MAX_EXPIRY_DAYS}, a date YYYY-MM-DD, or "
+            f"an ISO 8601 time, YYYY-MM-DDThh:mm:ssZ, not {text!r}"
         ) from None
     return lambda now: at
 

@@ -226,9 +226,8 @@ async def run_compute(
         if settings.source == SimulatedSource.kind:
             echo(f"{SIMULATED_NOTE} For real prices: make live.")
         elif isinstance(source, LiveSource):
-            found = [source.get_listing(asset.ticker) for asset in universe.tracked_assets]
-            places = describe_venues([one and one.partition(" ")[0] for one in found])
-            echo(f"Live market data: {places}.")
+            found = [source.get_answering_venue(one.ticker) for one in universe.tracked_assets]
+            echo(f"Live market data: {describe_venues(found)}.")
         catch_up = None
         try:
             pipeline = await open_pipeline()
@@ -347,7 +346,9 @@ class CatchUp:
             self._finished.set()
             return None
         except NotReadyError as error:
-            # The hourly loop tries again, and records it for the pages and the doctor.
+            # For the 503s, the pages and the doctor; the hourly loop tries again.
+            with suppress(StoreError):
+                await self._market.record_outage(str(error))
             echo(f"Nothing can be computed yet: {error}.")
             self._finished.set()
             return None

@@ -6,7 +6,7 @@ They send the requests that the next run would send, store nothing and change no
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -118,11 +118,12 @@ async def _examine_live_source(
             await source.open()
             for finding in _check_clocks(await source.measure_skews_ms()):
                 yield finding
+            answering = [source.get_answering_venue(one.ticker) for one in universe.tracked_assets]
             chosen: dict[str, Listing | None] = {}
             for asset in universe.tracked_assets:
                 used = source.get_listing(asset.ticker)
                 chosen[asset.ticker] = next((at for at in asset.listings if str(at) == used), None)
-            for finding in _check_coverage(universe, chosen, has_key=ALPACA in venues):
+            for finding in _check_coverage(universe, chosen, answering, has_key=ALPACA in venues):
                 yield finding
             covered = {ticker: listing for ticker, listing in chosen.items() if listing}
             # These venues get no further requests.
@@ -234,12 +235,15 @@ def _check_clocks(skews_ms: Mapping[str, float]) -> Iterator[Finding]:
 
 
 def _check_coverage(
-    universe: Universe, chosen: Mapping[str, Listing | None], *, has_key: bool
+    universe: Universe,
+    chosen: Mapping[str, Listing | None],
+    answering: Sequence[str | None],
+    *,
+    has_key: bool,
 ) -> Iterator[Finding]:
     """Yield how many assets have a source, use a proxy instrument, or have no source."""
     covered = {ticker: listing for ticker, listing in chosen.items() if listing}
-    venues = [one.venue if one else None for one in chosen.values()]
-    yield Finding("ok" if covered else "fix", "assets", describe_venues(venues))
+    yield Finding("ok" if any(answering) else "fix", "assets", describe_venues(answering))
     if proxies := [ticker for ticker, listing in covered.items() if listing.is_proxy]:
         text = f"{len(proxies)} use a perpetual as proxy ({format_names(proxies)})"
         yield Finding("ok", "assets", text)

@@ -141,9 +141,9 @@ async def open_live_venues(
 
 
 def describe_venues(venues: Sequence[str | None]) -> str:
-    """Say how many assets have a source, and where; there is a venue or None for each asset."""
+    """Say how many assets have a source that answers; there is a venue or None for each."""
     counts = Counter(venue for venue in venues if venue is not None)
-    text = f"{counts.total()} of {len(venues)} assets have a source"
+    text = f"{counts.total()} of {len(venues)} assets have a source that answers"
     places = ", ".join(f"{count} at {name}" for name, count in counts.most_common())
     return f"{text}: {places}" if places else text
 

@@ -128,7 +128,7 @@ async def test_before_a_first_start_it_checks_the_venues_and_stores_nothing(exam
             ],
             "clock": ["ok 3 of 3 venues that reported their time confirm this machine's"],
             "assets": [
-                "ok 5 of 5 assets have a source: 3 at binance, 1 at okx, 1 at alpaca",
+                "ok 5 of 5 assets have a source that answers: 3 at binance, 1 at okx, 1 at alpaca",
                 "ok 1 use a perpetual as proxy (XAU)",
             ],
             "bars": ["ok 5 of 5 have history for readings of 1d", "ok 5 of 5 have a fresh bar"],
@@ -175,7 +175,7 @@ def skew(ms: int, *venues: str) -> Harm:
                     "ok okx lists all of …",
                 ],
                 "assets": [
-                    "ok 2 of 5 assets have a source: 2 at okx",
+                    "ok 2 of 5 assets have a source that answers: 2 at okx",
                     f"warn 1 are not covered (NVDA): set {KEY_SETTINGS}",
                     "warn 2 are not covered, because no available venue lists them (ETH, XAU)",
                 ],
@@ -222,7 +222,7 @@ def skew(ms: int, *venues: str) -> Harm:
             {},
             {
                 "venue": ["ok binance …", "ok okx has no open listing in the universe file"],
-                "assets": ["ok 1 of 2 assets have a source: 1 at binance", "…"],
+                "assets": ["ok 1 of 2 assets have a source that answers: 1 at binance", "…"],
             },
             id="a listing has ended",
         ),
@@ -307,7 +307,7 @@ def skew(ms: int, *venues: str) -> Harm:
             {},
             {
                 "assets": [
-                    "fix 0 of 100 assets have a source",
+                    "fix 0 of 100 assets have a source that answers",
                     "warn 100 are not covered…and 90 more)",
                 ]
             },
@@ -334,6 +334,7 @@ async def test_a_venue_that_is_down_gets_no_requests_for_bars(examined, listed):
         {
             "venue": ["warn okx is not responding…"],
             "clock": ["warn …"],
+            "assets": ["fix 0 of 1 assets have a source that answers"],
             "bars": [
                 "warn the history of 1 was not checked, okx answered HTTP 503 (OKB)",
                 "warn 0 of 1 have a fresh bar",
