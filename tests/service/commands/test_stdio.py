@@ -272,7 +272,7 @@ async def test_a_host_that_shows_views_keeps_them_over_stdio(served):
 @pytest.mark.parametrize("command", ["stdio", "connect"])
 def test_an_invalid_address_fails_in_one_line(tmp_path, command, url):
     done = run_signals(tmp_path, command, "--url", url)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert only_line(done.stderr).startswith("signals: --url ")
     assert KEY not in done.stderr
 
