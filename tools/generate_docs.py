@@ -275,17 +275,11 @@ def render_tools() -> str:
 
 
 def render_clients() -> str:
-    """Return the table of clients: location, command, version tried, and documentation."""
+    """Return the table of clients: the documentation, the name, and the version tried of each."""
     return _render_table(
-        ("client", "location", "command", "tried", "format"),
+        ("client", "name", "tried"),
         (
-            (
-                client.title,
-                client.location,
-                f"`signals connect {client.name}`",
-                client.tried or "no",
-                f"[documentation]({client.documentation})",
-            )
+            (f"[{client.title}]({client.documentation})", f"`{client.name}`", client.tried or "no")
             for client in CLIENTS
         ),
     )
@@ -318,35 +312,22 @@ def _format_default(default: object) -> str:
 
 
 def render_commands() -> str:
-    """Return the table of commands: the usage, the purpose and the options of each."""
+    """Return the table of commands: the usage and the purpose of each."""
     return _render_table(
-        ("command", "purpose", "options"),
+        ("command", "purpose"),
         (
-            (
-                f"`{_format_usage(command)}`",
-                _format_sentence(command.description or ""),
-                ", ".join(f"`{one.option_strings[-1]}`" for one in _list_options(command)),
-            )
+            (f"`{_format_usage(command)}`", _format_sentence(command.description or ""))
             for command in walk_commands(_build_parser())
         ),
     )
 
 
-def _list_options(command: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [
-        one
-        for one in command._actions
-        if one.option_strings and not one.required and not isinstance(one, argparse._HelpAction)
-    ]
-
-
 def _format_usage(command: argparse.ArgumentParser) -> str:
     """Return the usage in one line, without options."""
-    options = {*_list_options(command)}
     arguments = [
         one
         for one in command._actions
-        if one not in options and not isinstance(one, argparse._HelpAction)
+        if (one.required or not one.option_strings) and not isinstance(one, argparse._HelpAction)
     ]
     # `format_usage` would wrap at the width of the terminal, so the page would depend on it.
     formatter = argparse.HelpFormatter(command.prog, width=MAX_USAGE_CHARS)
@@ -361,7 +342,7 @@ def _format_sentence(text: str) -> str:
 
 def render_types() -> str:
     """Return the table of the vocabularies that tables of fields name."""
-    return _render_compact_table(
+    return _render_table(
         ("type", "values"), ((name, _format_values(values)) for values, name in TYPES.items())
     )
 
@@ -389,7 +370,7 @@ def _render_fields(head: str, rows: Iterable[FieldRow], *, is_response: bool) ->
         or not any(other.path.startswith(f"{row.path}.") for other in shown)
     )
     # Neighbours that differ only in their names share a row.
-    return _render_compact_table(
+    return _render_table(
         (head, "type", "meaning"),
         (
             (", ".join(f"`{path}`" for path, _, _ in group), type_, description)
@@ -420,7 +401,7 @@ def _format_values(accepted: str) -> str:
 
 def render_errors() -> str:
     """Return the table of the statuses and values of `error`."""
-    return _render_compact_table(
+    return _render_table(
         ("status", "`error`", "cause", "next step"),
         ((str(one.status), f"`{one.error}`", one.cause, one.action) for one in ERROR_MEANINGS),
     )
@@ -431,7 +412,7 @@ def render_limits() -> str:
     daily_limit = Settings.model_fields["daily_limit"].default
     anonymous = f"{DEFAULT_LIMIT.attempts} within {DEFAULT_LIMIT.window_s} seconds"
     retention = " and ".join(f"{ms // DAY_MS} days (`{tier}`)" for tier, ms in RETENTION_MS.items())
-    return _render_compact_table(
+    return _render_table(
         ("limit", "value"),
         (
             ("calls of a key, by UTC day", f"{daily_limit}, unless the operator sets another"),
@@ -493,10 +474,6 @@ def _format_bytes(size: int) -> str:
 
 
 def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *rows])
-
-
-def _render_compact_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table without spaces around cells, which a limit of words would count."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"|{'|'.join(cells)}|\n" for cells in lines)

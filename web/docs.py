@@ -209,7 +209,6 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
         "settings",
         "sources",
         "selling",
-        "monitoring",
         "recovery",
     ),
 }
@@ -221,6 +220,7 @@ MOVED_PAGES = {
     "faults": "docs/sources#when-data-are-bad",
     "faq": "docs/getting-started#questions",
     "interop": "docs/agents#clients-and-frameworks",
+    "monitoring": "docs/deployment#watch-the-service",
     "openapi": "docs/rest",
     "performance": "docs/deployment#more-than-one-process",
     "proof-of-storage": "docs/recovery#audit-the-stored-data",

@@ -461,7 +461,7 @@ async def check_backup(case: Case) -> Findings:
         yield "fix", f"the last one failed at {format_instant(failed.at)}: {failed.detail}"
     elif done is None:
         grade: Grade = "ok" if case.settings.is_local else "warn"
-        yield grade, "there is none yet: run `signals backup` every night, see docs/deployment.md"
+        yield grade, "there is none yet: run `signals backup` every night, see docs/recovery.md"
     else:
         days = (case.clock() - done.at) // DAY_MS
         text = f"the last one is of {format_instant(done.at)}"

@@ -86,7 +86,7 @@ def test_only_the_block_of_a_page_is_made(tmp_path):
     first, *made, last = page.read_text().splitlines()
     assert (first, last) == ("before", "after")
     assert "old" not in made
-    assert "| `signals_get_state` | `GET /api/v1/state` | yes |" in page.read_text()
+    assert "|`signals_get_state`|`GET /api/v1/state`|yes|" in page.read_text()
 
 
 class Ticket(Result):

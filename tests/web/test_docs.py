@@ -58,7 +58,7 @@ TITLES = {link.name: link.title for link in list_page_links(sells_keys=True)}
 A_MINUTE = "public, max-age=60"
 # `connect` is generated with the server's own address, the others are for developers.
 NO_PAGES = {
-    *("README", "architecture", "connect", "decisions", "glossary", "interop"),
+    *("README", "architecture", "connect", "decisions", "glossary"),
     "performance",
 }
 

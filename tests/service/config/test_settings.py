@@ -1,43 +1,12 @@
-import re
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from access.throttle import DEFAULT_LIMIT, Limit
-from service.commands.cli import _build_parser
 from service.config.setting_types import split_commas
 from service.config.settings import PREFIX, Settings, SettingsError
 
 pytestmark = pytest.mark.clause("operation")
-
-DOCS = Path(__file__).parents[3] / "docs"
-
-
-def test_the_settings_page_lists_every_setting_with_its_default_and_meaning():
-    page = (DOCS / "settings.md").read_text()
-    rows = re.findall(r"^\| `(SIGNALS_\w+)` \| (?:`([^`]*)`)? *\| (.*) \|$", page, re.MULTILINE)
-    expected = [
-        (PREFIX + name.upper(), shown(field.default), field.description)
-        for name, field in Settings.model_fields.items()
-    ]
-    assert rows == expected
-
-
-def shown(default: object) -> str:
-    """Return a default as it is written in the environment."""
-    if default is None:
-        return ""
-    if isinstance(default, SecretStr):
-        return default.get_secret_value()
-    return str(int(default)) if isinstance(default, bool) else str(default)
-
-
-def test_the_commands_page_has_a_row_for_every_command():
-    page = (DOCS / "commands.md").read_text()
-    commands = next(a for a in _build_parser()._actions if a.choices)
-    for name in commands.choices:
-        assert f"| `signals {name}" in page, name
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name():
