@@ -387,7 +387,7 @@ def _build_connect_values(context: Context, coverage: Coverage | None) -> Values
             "heading": Heading(2, client.name, client.title.replace("`", "")),
             "instructions": render_inline(client.instructions),
             "lines": client.render_lines(base_url),
-            "link": client.render_link(base_url) if client.render_link else "",
+            "link": client.render_link(base_url),
         }
         for client in CLIENTS
         if has_sign_in or not client.signs_in

@@ -14,7 +14,7 @@ def print_registration(client: Client | None, address: str) -> int:
     echo(client.instructions)
     # It names the variable of the key, never the key: output is pasted and committed.
     print(client.render_lines(address), end="")
-    if client.render_link is not None:
+    if client.link:
         echo(f"Or open this link to install it: {client.render_link(address)}")
     if client.signs_in and not can_serve_oauth(address):
         echo("This address serves no OAuth, which needs https. Register a client with a key.")

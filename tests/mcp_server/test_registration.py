@@ -29,7 +29,7 @@ pytestmark = pytest.mark.clause("documents")
 BASE = "https://signals.example.com"
 URL = f"{BASE}/api/v1/mcp"
 PLACEHOLDER = "YOUR_API_KEY"
-LINKED = [host for host in HOSTS if host.render_link]
+LINKED = [host for host in HOSTS if host.link]
 
 
 def row(name: str, base_url: str = BASE) -> str:
@@ -174,7 +174,6 @@ def test_vscode_prompts_for_the_key_like_a_password():
 
 def parse_link(client: Client) -> tuple[str, Any]:
     """Return the address of an install link without its query, and the server that it names."""
-    assert client.render_link
     link = urlsplit(client.render_link(BASE))
     address = f"{link.scheme}://{link.netloc}{link.path}"
     if client.name == "vscode":
@@ -259,7 +258,7 @@ def test_the_command_prints_only_the_snippet(tmp_path, client):
     assert lines[0] == client.instructions
     assert lines[-1] == f"{client.tried_with} The format: {client.documentation}"
     assert [client.render_link(BASE) in line for line in lines[1:-1]] == (
-        [True] if client.render_link else []
+        [True] if client.link else []
     )
 
 

@@ -287,7 +287,7 @@ async def test_the_connect_page_has_address_links_and_files(served: RunningServi
     for client in CLIENTS:
         assert client.documentation in links
         assert client.tried_with in page.text
-        if client.render_link is not None:
+        if client.link:
             assert client.render_link(served.base_url) in links
     assert {"../signals.mcpb", "../skills/signals/SKILL.md", "../llms.txt"} <= set(links)
     assert (await shown(served, "connect")).code["sign-in"] == [f"{served.base_url}/mcp\n"]
