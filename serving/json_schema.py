@@ -143,15 +143,6 @@ def build_listed_schema(result: type[BaseModel]) -> Schema:
         parts = named
 
 
-def build_output_schema(result: type[BaseModel]) -> Schema:
-    """Return the open schema of a serialized result, with every $ref inlined."""
-    schema = result.model_json_schema(
-        by_alias=True, mode="serialization", schema_generator=ClientSchemas
-    )
-    definitions = schema.pop("$defs", {})
-    return _inline_refs(schema, definitions)
-
-
 def _limit_enum(properties: dict[str, Schema], name: str, allowed: Collection[str]) -> None:
     argument = properties.get(name, {})
     if "enum" in argument:
@@ -165,20 +156,3 @@ def _flatten_argument(part: Schema) -> Schema:
     for branch in branches:
         rest = {**branch, **rest}
     return rest
-
-
-def _inline_refs(part: Schema, definitions: dict[str, Schema]) -> Schema:
-    """Return a schema with its references inlined."""
-    if "$ref" in part:
-        part = definitions[part["$ref"].rsplit("/", 1)[-1]]
-    return {key: _inline_value(key, value, definitions) for key, value in part.items()}
-
-
-def _inline_value(key: str, value: Any, definitions: dict[str, Schema]) -> Any:
-    if key == "properties":
-        return {name: _inline_refs(part, definitions) for name, part in value.items()}
-    if key in {"anyOf", "oneOf", "allOf"}:
-        return [_inline_refs(part, definitions) for part in value]
-    if key in {"items", "additionalProperties", "propertyNames"} and isinstance(value, dict):
-        return _inline_refs(value, definitions)
-    return value

@@ -68,7 +68,8 @@ from serving.http import (
     MAX_TARGET_BYTES,
     MAX_WEBHOOK_BYTES,
 )
-from serving.json_schema import Schema, build_input_schema, build_output_schema
+from serving.json_schema import Schema, build_input_schema
+from tools.output_schemas import build_output_schema
 
 
 class FieldRow(NamedTuple):

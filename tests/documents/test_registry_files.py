@@ -20,9 +20,10 @@ from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from rest_shim.endpoints import CALL_MCP
 from rest_shim.error_catalog import ERROR_MEANINGS
 from schemas.version import VERSION
-from serving.json_schema import build_input_schema, build_output_schema
+from serving.json_schema import build_input_schema
 from tests.support.example_market import make_coverage
 from tests.support.signals_command import ROOT
+from tools.output_schemas import build_output_schema
 
 PATH = ROOT / "skills" / "signals" / "SKILL.md"
 FRONT_MATTER, BODY = re.fullmatch(r"---\n(.*?)---\n(.*)", PATH.read_text(), re.S).groups()

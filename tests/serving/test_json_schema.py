@@ -11,11 +11,11 @@ import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.sample import render_sample
-from serving.json_schema import build_output_schema
 from tests.support.bad_inputs import PATHS, build_path
 from tests.support.openapi_document import fetch_document
 from tests.support.response_schemas import ADDED_FIELD, add_fields, close_schema
 from tests.support.running_service import served as served
+from tools.output_schemas import build_output_schema
 
 pytestmark = pytest.mark.clause("documents")
 

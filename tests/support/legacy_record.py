@@ -17,10 +17,10 @@ from starlette.routing import Route
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.version import VERSION
-from serving.json_schema import build_output_schema
 from tests.support.example_market import make_coverage
 from tests.support.response_schemas import add_fields
 from tests.support.running_service import RunningService, open_loopback_socket, run_app, run_service
+from tools.output_schemas import build_output_schema
 
 
 @asynccontextmanager

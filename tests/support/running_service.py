@@ -36,7 +36,6 @@ from service.http.request_log import RefusalLog
 from service.http.resources import Resources
 from service.http.server import build_server_config
 from serving.fair_share import FairShare
-from serving.json_schema import build_output_schema
 from serving.tool_runner import OnCall
 from store.postgres.access_store import open_postgres_access
 from store.postgres.market_store import open_postgres_market
@@ -50,6 +49,7 @@ from tests.support.response_schemas import close_schema
 from tests.support.row_builders import create_session_cookie
 from tests.support.signals_command import FORKSERVER
 from tests.support.store_homes import open_market_as
+from tools.output_schemas import build_output_schema
 
 Transport = Literal["mcp", "rest"]
 StoreAddress = Path | str

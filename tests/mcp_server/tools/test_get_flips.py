@@ -22,7 +22,6 @@ from schemas.vocabulary import (
     classify_change,
     format_instant,
 )
-from serving.json_schema import build_output_schema
 from serving.snapshot import Snapshot, build_snapshot
 from store.market_rows import ChangeRow, StoredSnapshot
 from tests.support.bad_inputs import FLIPS, SIGNALS
@@ -37,6 +36,7 @@ from tests.support.example_market import (
 )
 from tests.support.response_schemas import parse_largest_size
 from tests.support.running_service import RunningService, publish_assets, run_service
+from tools.output_schemas import build_output_schema
 
 pytestmark = pytest.mark.clause("answers")
 
