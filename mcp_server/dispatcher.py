@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import mcp_types
 import structlog
@@ -14,6 +14,7 @@ from starlette.types import Scope
 from mcp_server.chat_views import (
     EXTENSION,
     READ_VIEW,
+    SESSION_HEADER,
     VIEW_METHODS,
     ChatViews,
     create_session_id,
@@ -30,7 +31,6 @@ from mcp_server.protocol_legs import (
 )
 from schemas.coverage import Coverage
 from schemas.errors import describe_failure
-from schemas.usage import QuotaUsage
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
 from serving.arguments import (
@@ -41,7 +41,14 @@ from serving.arguments import (
     quote_value,
 )
 from serving.freshness import find_next_run
-from serving.http import REQUEST_ID_KEY, TOOL_KEY, HeaderMap, keep_error
+from serving.http import (
+    REQUEST_ID_KEY,
+    TOOL_KEY,
+    HeaderList,
+    HeaderMap,
+    build_quota_headers,
+    keep_error,
+)
 from serving.json_text import has_json_excess, to_json
 from serving.tool import to_mcp_tool
 from serving.tool_runner import AnyTool, CallResult, ToolRunner
@@ -130,17 +137,6 @@ def _render_constant_results(
     return {"ping": b"}", **rendered}
 
 
-class DispatchResult(NamedTuple):
-    """The result of a request as JSON text in parts, and the key's quota after the call.
-
-    `session_id` is set if the client has to repeat it, because it shows views.
-    """
-
-    result: tuple[bytes, ...]
-    quota: QuotaUsage | None = None
-    session_id: bytes | None = None
-
-
 class Dispatcher:
     """Handles JSON-RPC requests for a fixed set of tools, and for `views` of their results.
 
@@ -165,9 +161,10 @@ class Dispatcher:
 
     async def dispatch(
         self, message: Message, leg: Leg, headers: HeaderMap, scope: Scope
-    ) -> DispatchResult:
-        """Return the result of a request in its leg's form; raise RpcError for a protocol error.
+    ) -> tuple[tuple[bytes, ...], HeaderList]:
+        """Return the result of a request in its leg's form, as JSON text in parts, and headers.
 
+        Raise RpcError for a protocol error.
         The result of a tool call repeats the id that `scope` gives the HTTP request. The name of
         the tool and its error are added to `scope`.
         """
@@ -178,8 +175,9 @@ class Dispatcher:
                 check_modern_request(message, headers, scope, name_fields)
             if message.method != "tools/call":
                 answer = await self._handle_protocol_method(message, leg, has_views)
+                # A client that shows views has to repeat its session id.
                 is_session = has_views and message.method == "initialize"
-                return DispatchResult(answer, None, create_session_id() if is_session else None)
+                return answer, [(SESSION_HEADER, create_session_id())] if is_session else []
             params = _get_params(message)
             tool, arguments = self._find_tool(params, has_views), params.get("arguments")
             scope[TOOL_KEY] = tool.name
@@ -190,7 +188,7 @@ class Dispatcher:
                 keep_error(scope, result.error)
             self._runner.report_key_call(scope, tool, "mcp", result, 200)
             request_id = scope.get(REQUEST_ID_KEY)
-            return DispatchResult(_build_tool_result(leg, result, request_id), result.quota)
+            return _build_tool_result(leg, result, request_id), build_quota_headers(result.quota)
         except RpcError as error:
             error.request_id = message.request_id
             raise

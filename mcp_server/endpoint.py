@@ -9,20 +9,25 @@ from collections.abc import Iterable, Sequence
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from mcp_server.chat_views import SESSION_HEADER, ChatViews
+from mcp_server.chat_views import ChatViews
 from mcp_server.dispatcher import Dispatcher
 from mcp_server.jsonrpc import (
     Message,
     RpcError,
-    build_result_parts,
     format_error_response,
     parse_message,
 )
-from mcp_server.protocol_legs import check_version, choose_leg, guess_leg, read_version
+from mcp_server.protocol_legs import (
+    LEGACY,
+    MODERN,
+    MODERN_HEADER,
+    check_version,
+    choose_leg,
+    read_version,
+)
 from schemas.errors import ApiError
 from serving.http import (
     JSON_TYPE,
-    build_quota_headers,
     check_media_types,
     http_error,
     keep_error,
@@ -30,6 +35,7 @@ from serving.http import (
     read_headers,
     respond,
 )
+from serving.json_text import to_json, to_utf8
 from serving.tool_runner import AnyTool, ToolRunner
 
 # Both spellings are served, because not every client repeats a POST after a redirect.
@@ -52,7 +58,8 @@ class McpEndpoint:
             # MCP allows 405 on GET and DELETE from a server without streams and sessions.
             if scope["method"] != "POST":
                 raise http_error(405, "The MCP endpoint accepts only POST; it has no event stream.")
-            check_media_types(request_headers)
+            names = b"content-type", b"accept", b"content-encoding"
+            check_media_types(*[request_headers.get(name, b"") for name in names])
             body = await read_body(scope, receive)
         except ClientDisconnect:
             return
@@ -64,7 +71,8 @@ class McpEndpoint:
         status, headers = 200, [JSON_TYPE]
         parts: Sequence[bytes] = ()
         version = read_version(request_headers)
-        leg = guess_leg(version)
+        # Until the body is read, by the headers.
+        leg = MODERN if version == MODERN_HEADER else LEGACY
         try:
             message = _read_request(body, version)
             # The body of a 202 is empty. A malformed notification is accepted too: JSON-RPC never
@@ -73,11 +81,10 @@ class McpEndpoint:
                 status, headers = 202, []
             else:
                 leg = choose_leg(message, version)
-                result = await self._dispatcher.dispatch(message, leg, request_headers, scope)
-                headers += build_quota_headers(result.quota)
-                if result.session_id is not None:
-                    headers.append((SESSION_HEADER, result.session_id))
-                parts = build_result_parts(message.request_id, result.result)
+                result, more = await self._dispatcher.dispatch(message, leg, request_headers, scope)
+                headers += more
+                rpc_id = to_utf8(to_json(message.request_id))
+                parts = b'{"jsonrpc":"2.0","id":%b,"result":' % rpc_id, *result, b"}"
         except RpcError as error:
             keep_error(scope, error)
             status = leg.statuses.get(error.code, error.status)

@@ -25,7 +25,7 @@ MODERN_VERSION = "2026-07-28"
 DISCOVER = "server/discover"
 VERSION_HEADER, METHOD_HEADER, NAME_HEADER = b"mcp-protocol-version", b"mcp-method", b"mcp-name"
 _LEGACY_HEADERS = frozenset((None, *(version.encode() for version in LEGACY_VERSIONS)))
-_MODERN_HEADER = MODERN_VERSION.encode()
+MODERN_HEADER = MODERN_VERSION.encode()
 # A header value that is not plain ASCII comes as base64 of its UTF-8.
 _ENCODED_VALUE = re.compile(r"=\?base64\?(.*)\?=")
 
@@ -65,13 +65,11 @@ def read_version(headers: HeaderMap) -> bytes | None:
 
     Equal copies count as one: a large host sends one of its own and the negotiated one.
     """
-    versions = {part.strip() for part in headers.get(VERSION_HEADER, b"").split(b",")}
+    value = headers.get(VERSION_HEADER)
+    if value in _LEGACY_HEADERS or value == MODERN_HEADER:
+        return value
+    versions = {part.strip() for part in (value or b"").split(b",")}
     return b", ".join(sorted(versions - {b""})) or None
-
-
-def guess_leg(version: bytes | None) -> Leg:
-    """Return the leg of a request whose body cannot be read, by the version in its headers."""
-    return MODERN if version == _MODERN_HEADER else LEGACY
 
 
 def choose_leg(message: Message, version: bytes | None) -> Leg:
@@ -98,7 +96,7 @@ def choose_leg(message: Message, version: bytes | None) -> Leg:
 
 def check_version(version: bytes | None, request_id: RequestId = None) -> None:
     """Raise RpcError with status 400 if no leg serves a version in the headers."""
-    if version in _LEGACY_HEADERS or version == _MODERN_HEADER:
+    if version in _LEGACY_HEADERS or version == MODERN_HEADER:
         return
     requested = (version or b"").decode("latin-1")
     # Clients of the legacy leg rely on these bytes, so they do not name the modern version.

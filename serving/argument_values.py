@@ -157,9 +157,9 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
 
 def resolve_relative_times(query: QueryT, now: int) -> QueryT:
     """Return a query in which times such as `7d` and `yesterday` are instants."""
-    found = {}
+    found, values = {}, vars(query)
     for name in ("since", "until", "as_of"):
-        text = vars(query).get(name)
+        text = values.get(name)
         if text is None or "-" in text:
             continue
         word = text.strip().casefold()

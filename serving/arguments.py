@@ -200,15 +200,25 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
     cleaned: dict[str, Any] = {}
     unknown: list[str] = []
     for name, sent in raw.items():
-        value = _relax_value(name, schemas.get(name, {}), sent)
-        if name not in schemas:
+        schema = schemas.get(name)
+        if schema is None:
             unknown.append(name)
-        elif value is None:
+            continue
+        value = _relax_value(name, schema, sent)
+        if value is None:
             continue  # Some frameworks send null for every optional argument.
-        elif problem := _find_plain_problem(name, schemas[name], value):
-            problems[name] = problem
+        if isinstance(value, Rejected):
+            problems[name] = Problem(name, f"{name}: {value.problem}")
+        elif isinstance(value, str) and (fault := _find_text_fault(schema, value)):
+            accepted = describe_accepted_values(schema)
+            problems[name] = Problem(name, f"{name}: {fault}; accepted: {accepted}")
+        elif schema.get("type") == "integer":
+            # JSON Schema accepts 50.0 as an integer too; some models send "50".
+            is_text = isinstance(value, str) and INTEGER_PATTERN.fullmatch(value)
+            is_whole = isinstance(value, float) and value.is_integer()
+            cleaned[name] = int(value) if is_text or is_whole else value
         else:
-            cleaned[name] = _to_integer(value) if schemas[name].get("type") == "integer" else value
+            cleaned[name] = value
     try:
         parsed = query.model_validate(cleaned)
     except ValidationError as error:
@@ -216,12 +226,16 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
         for detail in error.errors(include_url=False, include_context=False, include_input=False):
             name = str(detail["loc"][0])
             value = cleaned.pop(name)
-            problems[name] = _build_value_problem(name, schemas[name], value)
+            schema = schemas[name]
+            if name == "indicator" and "enum" in schema and isinstance(value, str):
+                problems[name] = unknown_indicator_problem(value, schema["enum"])
+                continue
+            text = f"{name}: {describe_rejected_value(schema, value)}"
             action = ACTION_WORDS.get(str(value).casefold())
-            if name == "direction" and action in schemas[name]["enum"]:
+            if name == "direction" and action in schema["enum"]:
                 hint = "for such alerts set tier to alerts and" if "tier" in schemas else "set"
-                text = f"{problems[name].text}; {hint} direction to {action}"
-                problems[name] = Problem(name, text)
+                text = f"{text}; {hint} direction to {action}"
+            problems[name] = Problem(name, text)
         parsed = query.model_validate(cleaned)
     if problems or unknown:
         raise ArgumentError(
@@ -260,33 +274,11 @@ def unknown_indicator_problem(text: str, names: Iterable[str]) -> Problem:
     return Problem("indicator", f"{message}{hint}", "unknown_indicator")
 
 
-def _build_value_problem(name: str, schema: Schema, value: Any) -> Problem:
-    if "enum" in schema and name == "indicator" and isinstance(value, str):
-        return unknown_indicator_problem(value, schema["enum"])
-    return Problem(name, f"{name}: {describe_rejected_value(schema, value)}")
-
-
-def _find_plain_problem(name: str, schema: Schema, value: Any) -> Problem | None:
-    """Return the problem of an argument that is unreadable, blank or too long, else None.
-
-    pydantic would accept blank text.
-    """
-    if isinstance(value, Rejected):
-        return Problem(name, f"{name}: {value.problem}")
-    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
-        problem = f"too long ({len(value)} characters)"
-    elif isinstance(value, str) and not value.strip():
-        problem = "is empty, omit it or give a value"
-    else:
-        return None
-    return Problem(name, f"{name}: {problem}; accepted: {describe_accepted_values(schema)}")
-
-
-def _to_integer(value: Any) -> Any:
-    """Convert 50.0, which JSON Schema accepts as an integer too, and "50" to 50."""
-    if isinstance(value, str):
-        return int(value) if INTEGER_PATTERN.fullmatch(value) else value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _find_text_fault(schema: Schema, text: str) -> str:
+    """Return what is wrong with a text that pydantic would accept; empty if nothing is."""
+    if len(text) > schema.get("maxLength", len(text)):
+        return f"too long ({len(text)} characters)"
+    return "" if text.strip() else "is empty, omit it or give a value"
 
 
 def describe_rejected_value(schema: Schema, value: Any) -> str:

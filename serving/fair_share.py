@@ -17,7 +17,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.throttle import find_client
 from schemas.errors import rate_limited_error
-from serving.http import HEALTH_PATHS, IS_KEY_LIVE, ON_DISCONNECT_KEY, read_headers
+from serving.http import (
+    HEALTH_PATHS,
+    IS_KEY_LIVE,
+    ON_DISCONNECT_KEY,
+    SENT_KEY_HASH,
+    read_headers,
+)
 
 CallerId = bytes | str
 MonotonicClock = Callable[[], float]
@@ -44,12 +50,28 @@ STRANGER_PAUSE_S, PAUSES_END_S = 0.001, 1.0
 MAX_LIVE_KEYS = 10_000
 
 
-class Places(asyncio.Semaphore):
-    """The places of a caller for calls in progress, given in order; `waiting` is the line."""
+class Places:
+    """The free places of a caller for calls in progress, and the line of those that wait for one.
 
-    # The line needs no limit of its own: a connection has one call at a time and leaves the line
-    # when it ends, and the server limits connections.
-    waiting = 0
+    Places are given in order.
+    """
+
+    # asyncio's semaphore takes as long as parsing a call. The line needs no limit of its own: a
+    # connection has one call at a time and leaves the line when it ends, and the server limits
+    # connections.
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.line: deque[asyncio.Future[None]] = deque()
+
+    def release(self) -> None:
+        """Give back a place, to the first in the line if there is one."""
+        while self.line:
+            turn = self.line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.free += 1
 
 
 class Turns:
@@ -129,21 +151,29 @@ class FairShare:
         places = self.places.get(caller)
         if places is None:
             places = self.places[caller] = Places(self._max_calls)
-        if not places.locked():
-            await places.acquire()
+        if places.free:
+            places.free -= 1
             return places
-        limit = asyncio.timeout(MAX_WAIT_S + WAIT_PER_CALL_S * places.waiting)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        limit = asyncio.timeout(MAX_WAIT_S + WAIT_PER_CALL_S * len(places.line))
 
         def leave() -> None:
             with suppress(RuntimeError):  # The time is over already.
                 limit.reschedule(0)
 
-        places.waiting += 1
+        places.line.append(turn)
         try:
             async with limit:
                 if scope is not None:
                     scope[ON_DISCONNECT_KEY] = leave
-                await places.acquire()
+                try:
+                    await turn
+                except asyncio.CancelledError:
+                    if not turn.cancelled():
+                        places.release()
+                    elif turn in places.line:
+                        places.line.remove(turn)
+                    raise
         except TimeoutError:
             raise rate_limited_error(
                 f"Too many calls at the same time: {self._max_calls} are in progress, and none "
@@ -153,7 +183,6 @@ class FairShare:
                 outcome=TOO_MANY_CALLS,
             ) from None
         finally:
-            places.waiting -= 1
             if scope is not None:
                 scope[ON_DISCONNECT_KEY] = None
         return places
@@ -194,8 +223,9 @@ class KeysFirstMiddleware:
     def __init__(self, app: ASGIApp, fair_share: FairShare) -> None:
         self._app = app
         self._fair_share = fair_share
-        # The hashes of headers with a live key, the last used last.
-        self._live_keys: OrderedDict[bytes, None] = OrderedDict()
+        # By the hash of the headers, the last used last, the key that they carry, None if it was
+        # found otherwise.
+        self._live_keys: OrderedDict[bytes, bytes | None] = OrderedDict()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass the request on, now or when it is its turn."""
@@ -207,6 +237,7 @@ class KeysFirstMiddleware:
         key = sha256(b"\n".join(parts)).digest()
         if key in self._live_keys:
             self._live_keys.move_to_end(key)
+            scope[SENT_KEY_HASH] = self._live_keys[key]
             self._fair_share.favour()
             return self._app(scope, receive, send)
         return self._start_in_turn(key, scope, receive, send)
@@ -225,6 +256,6 @@ class KeysFirstMiddleware:
         scope[ON_DISCONNECT_KEY] = None
         await self._app(scope, receive, send)
         if scope.get(IS_KEY_LIVE):
-            self._live_keys[key] = None
+            self._live_keys[key] = scope.get(SENT_KEY_HASH)
             if len(self._live_keys) > MAX_LIVE_KEYS:
                 self._live_keys.popitem(last=False)

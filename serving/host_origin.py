@@ -120,7 +120,7 @@ class HostOriginMiddleware:
         if (too_long := find_size_error(scope, headers)) is not None:
             # Nothing has read the origin yet, and the refusal is about no resource.
             return self._refuse(scope, receive, add_headers(send, ANY_ORIGIN_HEADERS), too_long)
-        foreign_origin = self._find_foreign_origin(scope, headers)
+        foreign_origin = self._find_foreign_origin(scope, headers) if b"origin" in headers else None
         cors = self._build_cors_headers(scope, headers) if foreign_origin is None else []
         if cors:
             send = add_headers(send, cors)
@@ -155,7 +155,12 @@ class HostOriginMiddleware:
         if (error := _find_framing_error(scope, headers)) is not None:
             return error
         host = headers.get(b"host", b"")
-        if not self._may_serve_host(scope, host):
+        if not (
+            self._is_allowed_host(host)
+            or not self._checks_host
+            or scope["path"] in HEALTH_PATHS
+            or self._is_own_address(scope, host)
+        ):
             quoted = quote_value(host.decode("latin-1"))
             return http_error(
                 421,
@@ -174,14 +179,9 @@ class HostOriginMiddleware:
             )
         return None
 
-    def _may_serve_host(self, scope: Scope, host: bytes) -> bool:
-        if not self._checks_host or scope["path"] in HEALTH_PATHS or self._is_allowed_host(host):
-            return True
-        return self._is_own_address(scope, host)
-
     def _find_foreign_origin(self, scope: Scope, headers: HeaderMap) -> bytes | None:
         """Return the first origin that may not call this path, None if there is none."""
-        if b"origin" not in headers or self._is_open(scope):
+        if self._is_open(scope):
             return None
         for origin in list_header_values(scope, b"origin"):
             if not self._is_allowed_origin(origin, headers.get(b"host", b"")):

@@ -64,6 +64,8 @@ TOOL_KEY = "signals.tool"
 ERROR_KEY = "signals.error"
 # The hash of the key that a request was identified by before its call, if its endpoint does that.
 KEY_HASH_KEY = "signals.key_hash"
+# The hash of the key that the headers of a request carry, if it was looked for before.
+SENT_KEY_HASH = "signals.sent_key_hash"
 # Set to True once a call has shown that the key of the request is live.
 IS_KEY_LIVE = "signals.is_key_live"
 # The merged headers, cached for the next reader of the same request.
@@ -96,6 +98,11 @@ def keep_error(scope: Scope, error: Exception) -> None:
 def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
     """Return the error of a path, query or header that is too long, None if there is none."""
     path_bytes, query, sent = len(scope["raw_path"]), scope["query_string"], scope["headers"]
+    first_line = len(scope["method"]) + path_bytes + bool(query) + len(query) + 12
+    head_bytes = first_line + sum(map(len, chain.from_iterable(sent))) + 4 * len(sent) + 2
+    # In so short a head, nothing else than the fields of a query can be too long or too many.
+    if head_bytes <= MAX_PATH_BYTES and query.count(b"&") < MAX_QUERY_FIELDS:
+        return None
     if path_bytes > MAX_PATH_BYTES:
         return build_size_error(414, "path", MAX_PATH_BYTES)
     max_bytes = LONG_TARGETS.get(scope["path"], MAX_TARGET_BYTES)
@@ -105,8 +112,7 @@ def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
         return http_error(414, f"The query has more than {MAX_QUERY_FIELDS} fields; send fewer.")
     if len(sent) > MAX_HEADERS:
         return http_error(431, f"The request has more than {MAX_HEADERS} headers.")
-    first_line = len(scope["method"]) + path_bytes + bool(query) + len(query) + 12
-    if first_line + sum(map(len, chain.from_iterable(sent))) + 4 * len(sent) + 2 > MAX_HEAD_BYTES:
+    if head_bytes > MAX_HEAD_BYTES:
         return build_size_error(431, "head of the request", MAX_HEAD_BYTES)
     for key, name in _BOUNDED_NAMES.items():
         if key in headers and len(headers[key]) > MAX_HEADER_BYTES:
@@ -165,11 +171,13 @@ def http_error(status: int, message: str, *, names_operator: bool = False) -> Ap
     return ApiError("invalid_parameter", message, status, names_operator=names_operator)
 
 
-def check_media_types(headers: HeaderMap) -> None:
-    """Raise ApiError 415 if the body is not plain JSON, 406 if the client does not accept JSON."""
-    content_type, accept = headers.get(b"content-type", b""), headers.get(b"accept", b"")
-    coding = headers.get(b"content-encoding", b"").strip()
-    if coding.lower() not in (b"", b"identity"):
+@lru_cache(MAX_CACHED_VALUES)
+def check_media_types(content_type: bytes, accept: bytes, coding: bytes) -> None:
+    """Check the headers Content-Type, Accept and Content-Encoding of a request.
+
+    Raise ApiError 415 if the body is not plain JSON, 406 if the client does not accept JSON.
+    """
+    if (coding := coding.strip()).lower() not in (b"", b"identity"):
         quoted = quote_value(coding.decode("latin-1"))
         raise http_error(415, f"Content-Encoding {quoted} is not accepted; send the body as it is.")
     if not is_json(content_type):
@@ -180,7 +188,6 @@ def check_media_types(headers: HeaderMap) -> None:
         raise http_error(406, f"Accept {quoted} excludes JSON; add application/json.")
 
 
-@lru_cache(MAX_CACHED_VALUES)
 def accepts_json(accept: bytes) -> bool:
     """Return true if an Accept header allows JSON, by its most specific matching range.
 
@@ -245,7 +252,6 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int = MAX_BODY_BY
     return bytes(body)
 
 
-@lru_cache(MAX_CACHED_VALUES)
 def is_json(content_type: bytes) -> bool:
     """Return true if a Content-Type is JSON or empty."""
     if not content_type.strip():

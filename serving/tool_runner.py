@@ -30,8 +30,9 @@ from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
 from serving.freshness import NOTED_CHARS, format_size_note, keep_response
-from serving.http import IS_KEY_LIVE, KEY_HASH_KEY, REQUEST_ID_KEY, HeaderMap
+from serving.http import IS_KEY_LIVE, KEY_HASH_KEY, REQUEST_ID_KEY, SENT_KEY_HASH, HeaderMap
 from serving.response_cache import ResponseBody
+from serving.snapshot import Snapshot
 from serving.tool import Tool
 from store.access_rows import LoggedCall, Transport
 from store.errors import StoreError
@@ -97,21 +98,39 @@ class ToolRunner:
         `scope` is the ASGI scope of the request, which names the client.
         """
         started_at = perf_counter()
+        scope = {} if scope is None else scope
+        response = error = caller = places = None
+        caller_id: CallerId = ""
         try:
             # A call gets its place before it is counted, so a call without one costs nothing.
-            caller_id = _identify_caller(tool, headers, scope or {})
+            caller_id = _identify_caller(tool, headers, scope)
             places = await self._fair_share.take_place(caller_id, scope)
+            # First, because a caller without a live key may cost nothing more.
+            if isinstance(caller_id, bytes):
+                caller = await self._quota_guard.authorize(
+                    caller_id, allow_over_quota=tool.allow_over_quota
+                )
+            query = await self.parse(tool, read_arguments())
+            response = await self._get_response(tool, query, caller_id, caller)
         except ApiError as refusal:
-            result = self._build_error_result(refusal)
-        else:
-            try:
-                result = await self._run(tool, caller_id, read_arguments)
-            finally:
+            error = refusal
+        except StoreError as failure:
+            error = self.log_store_failure(failure, tool.name)
+        except Exception as failure:
+            self.failures.write(log.error, "call_failed", describe_failure(failure), tool=tool.name)
+            error = internal_error()
+        finally:
+            if places is not None:
                 places.release()
-        error = result.error
-        outcome = OK if error is None else error.outcome
+        quota, outcome = None if caller is None else caller.quota, OK
+        if error is not None:
+            forget_frames(error)
+            quota, outcome = error.quota or quota, error.outcome
+            response = ResponseBody(self.format_error(error))
+        assert response is not None
         self._on_call(tool.name, outcome, perf_counter() - started_at)
-        return result
+        key_hash = caller_id if isinstance(caller_id, bytes) else None
+        return CallResult(response, error, quota, key_hash)
 
     async def parse(self, tool: AnyTool, raw: Mapping[str, Any]) -> BaseModel:
         """Return the query of a tool; one ArgumentError names every bad argument."""
@@ -158,39 +177,6 @@ class ToolRunner:
         )
         self._on_key_call(result.key_hash, call)
 
-    async def _run(
-        self,
-        tool: AnyTool,
-        caller_id: CallerId,
-        read_arguments: ArgumentsReader,
-    ) -> CallResult:
-        caller: Caller | None = None
-        try:
-            # First, because a caller without a live key may cost nothing more.
-            if isinstance(caller_id, bytes):
-                caller = await self._quota_guard.authorize(
-                    caller_id, allow_over_quota=tool.allow_over_quota
-                )
-            query = await self.parse(tool, read_arguments())
-            response = await self._get_response(tool, query, caller_id, caller)
-            return CallResult(response, None, _get_quota(caller), _get_key_hash(caller_id))
-        except ApiError as refusal:
-            error = refusal
-        except StoreError as failure:
-            error = self.log_store_failure(failure, tool.name)
-        except Exception as failure:
-            self.failures.write(log.error, "call_failed", describe_failure(failure), tool=tool.name)
-            error = internal_error()
-        return self._build_error_result(error, caller, caller_id)
-
-    def _build_error_result(
-        self, error: ApiError, caller: Caller | None = None, caller_id: CallerId = ""
-    ) -> CallResult:
-        forget_frames(error)
-        quota = error.quota or _get_quota(caller)
-        body = ResponseBody(self.format_error(error))
-        return CallResult(body, error, quota, _get_key_hash(caller_id))
-
     def log_store_failure(self, error: StoreError, location: str) -> ApiError:
         """Log a failure of the store in a tool or route, and return the error for the caller."""
         self.failures.write(log.error, "store_failed", describe_failure(error), at=location)
@@ -221,15 +207,17 @@ class ToolRunner:
         if not tool.depends_on_snapshot:
             return await _render_response(tool, query, replace(self.context, caller=caller))
         snapshots = self.context.snapshots
-        if snapshots.peek() is None:
+        if (latest := snapshots.peek()) is None:
             # Not within a turn, because all calls share the read of a new snapshot.
             await snapshots.snapshot()
+            latest = snapshots.peek()
         # Most responses are cached or made at once, without awaiting.
-        if (response := self._respond_at_once(tool, query)) is not None:
+        if (response := self._respond_at_once(tool, query, latest)) is not None:
             return response
         async with self._fair_share.take_turn(caller_id, is_past=_is_past(query)):
             # Another call may have rendered it while this one waited.
-            if (response := self._respond_at_once(tool, query)) is not None:
+            response = self._respond_at_once(tool, query, snapshots.peek())
+            if response is not None:
                 return response
             snapshot, now = await snapshots.snapshot(), self.context.clock()
             response = await _render_response(tool, query, self.context)
@@ -239,9 +227,10 @@ class ToolRunner:
                 )
             return response
 
-    def _respond_at_once(self, tool: AnyTool, query: BaseModel) -> ResponseBody | None:
+    def _respond_at_once(
+        self, tool: AnyTool, query: BaseModel, snapshot: Snapshot | None
+    ) -> ResponseBody | None:
         """Return a response that needs no I/O and little work, else None."""
-        snapshot = self.context.snapshots.peek()
         if snapshot is None:
             return None
         if tool.render_at_once is not None:
@@ -260,21 +249,19 @@ def _build_key(tool: AnyTool, query: BaseModel) -> Hashable:
     return tool.name, *vars(query).values()
 
 
-def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Mapping[str, Any]) -> CallerId:
+def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Scope) -> CallerId:
     """Return the hash of the caller's key, or its network if the tool needs no key.
 
     Raise ApiError 401 if a key is needed and missing or malformed.
     """
-    if tool.requires_key:
-        key_hash: bytes | None = scope.get(KEY_HASH_KEY)
-        return key_hash or identify_key(
-            _decode_header(headers, b"authorization"), _decode_header(headers, b"x-api-key")
-        )
-    return find_client((scope.get("client") or ("unknown", 0))[0])
-
-
-def _get_key_hash(caller_id: CallerId) -> bytes | None:
-    return caller_id if isinstance(caller_id, bytes) else None
+    if not tool.requires_key:
+        return find_client((scope.get("client") or ("unknown", 0))[0])
+    key_hash: bytes | None = scope.get(KEY_HASH_KEY) or scope.get(SENT_KEY_HASH)
+    if key_hash is None:
+        names = b"authorization", b"x-api-key"
+        sent = [headers[name].decode("latin-1") if name in headers else None for name in names]
+        key_hash = scope[SENT_KEY_HASH] = identify_key(*sent)
+    return key_hash
 
 
 async def _render_response(tool: AnyTool, query: BaseModel, context: Context) -> ResponseBody:
@@ -289,15 +276,6 @@ async def _render_response(tool: AnyTool, query: BaseModel, context: Context) ->
         meta.note = " ".join([meta.note or "", format_size_note(len(text))]).lstrip()
         text = result.model_dump_json(by_alias=True)
     return ResponseBody(text.encode())
-
-
-def _decode_header(headers: HeaderMap, name: bytes) -> str | None:
-    value = headers.get(name)
-    return None if value is None else value.decode("latin-1")
-
-
-def _get_quota(caller: Caller | None) -> QuotaUsage | None:
-    return None if caller is None else caller.quota
 
 
 def internal_error() -> ApiError:

@@ -30,7 +30,8 @@ from serving.tool_runner import format_error_body
 MAX_FRAMING_BYTES = 8 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0
-# All connections read into it, one after the other.
+# All connections read into it, one after the other. Small, because each end of a head in what was
+# read costs a copy of the rest.
 READ_BUFFER = memoryview(bytearray(4096))
 
 
@@ -70,14 +71,14 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
 
     transport: asyncio.Transport
     id_prefix: str
-    is_parsing = is_closed = is_paused = is_answered = is_head_held = False
+    is_parsing = is_closed = is_paused = is_answered = False
     # Whether the app has read all that came of the body, and waits for more.
     is_awaited = False
     # Whether the next end of a head is that of the next request, not part of a body before it.
     is_before_head = True
     # Whether the whole request has been read; there is none at first.
     is_read = True
-    room, request_count, head, unparsed = MAX_HEAD_BYTES, 0, b"", b""
+    room, request_count, unparsed = MAX_HEAD_BYTES, 0, b""
     check: asyncio.Handle | None = None
 
     def __init__(self, connections: Connections, app_state: dict[str, Any], **named: Any) -> None:
@@ -214,19 +215,11 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     # What uvicorn calls on its transport.
 
     def write(self, data: Any) -> None:
-        """Write a response, its head together with the beginning of its body."""
+        """Write a part of a response; uvloop sends the parts of one turn together."""
         if self.is_parsing:
             # The app writes at other times; this is uvicorn's refusal of bytes that are no request.
             self.refuse(http_error(400, "Invalid HTTP request received."))
-        elif self.is_closed:
-            return
-        elif self.is_head_held:
-            self.is_head_held, self.head = False, data
-        elif self.head:
-            # asyncio's own transport would keep an empty part, and never close.
-            self.transport.writelines([self.head, data] if data else [self.head])
-            self.head = b""
-        else:
+        elif not self.is_closed:
             self.transport.write(data)
 
     def close(self) -> None:

@@ -82,6 +82,8 @@ class Exchanges:
         self._app = app
         self._refusals = refusals
         self._failures = FailureLog()
+        # Asking structlog costs as much as checking a Host.
+        self._logs_all = request_log.is_enabled_for(logging.DEBUG)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app on a request."""
@@ -91,11 +93,10 @@ class Exchanges:
         gate: Gate = scope["state"].pop("gate")
         headers, started_at, status = read_headers(scope), perf_counter(), 0
         sent_id = headers.get(b"x-request-id", b"")
-        is_kept = REQUEST_ID_PATTERN.fullmatch(sent_id) is not None
-        scope[REQUEST_ID_KEY] = request_id = (
-            sent_id if is_kept else gate.create_request_id().encode()
-        )
-        bind_contextvars(request_id=request_id.decode())
+        is_kept = sent_id and REQUEST_ID_PATTERN.fullmatch(sent_id)
+        name = sent_id.decode() if is_kept else gate.create_request_id()
+        scope[REQUEST_ID_KEY] = request_id = name.encode()
+        bind_contextvars(request_id=name)
         gate.begin(scope, headers)
         length = headers.get(b"content-length", b"")
         # A short body that no app reads is skipped; after any other, the next request is not found.
@@ -116,7 +117,7 @@ class Exchanges:
                 # The parser leaves what follows an upgrade to another protocol.
                 if b"upgrade" in headers or not is_skipped:
                     event["headers"].append(CLOSE_CONNECTION)
-                gate.is_answered, gate.is_head_held = not gate.is_closed, scope["method"] != "HEAD"
+                gate.is_answered = not gate.is_closed
             await send(event)
 
         try:
@@ -128,7 +129,7 @@ class Exchanges:
             if gate.is_closed and not gate.is_answered:
                 status = CLIENT_CLOSED_REQUEST
             gate.end(0 if gate.is_read else unread_bytes)
-            if status >= 400 or ERROR_KEY in scope or request_log.is_enabled_for(logging.DEBUG):
+            if status >= 400 or ERROR_KEY in scope or self._logs_all:
                 seconds = perf_counter() - started_at
                 log_response(scope, status, seconds, self._refusals, self._failures)
 

@@ -172,7 +172,7 @@ STEPS = st.lists(
 def describe(share: FairShare, caller: str) -> tuple[bool, int]:
     """Return whether all places of a caller are taken, and how many of its calls wait."""
     places = share.places.get(caller)
-    return (False, 0) if places is None else (places.locked(), places.waiting)
+    return (False, 0) if places is None else (not places.free, len(places.line))
 
 
 def check_order(calls: Calls) -> None:
@@ -581,7 +581,7 @@ class Contested:
         places = self.share.places.get(caller)
         if places is None:
             return 0, 0
-        return MAX_CALLS if places.locked() else 1, places.waiting
+        return MAX_CALLS if not places.free else 1, len(places.line)
 
     async def release(self) -> list[Called]:
         """Let all held calls end; return their results."""
