@@ -40,6 +40,15 @@ def build_bundle(base_url: str | None = None, operator: Operator = UNNAMED_OPERA
 
 def build_manifest(base_url: str | None, operator: Operator = UNNAMED_OPERATOR) -> dict[str, Any]:
     """Return the manifest of a bundle."""
+    pages: dict[str, Any] = {}
+    if base_url is not None:
+        pages = {
+            "homepage": f"{base_url}/",
+            "documentation": f"{base_url}/docs",
+            "privacy_policies": [operator.privacy_url or f"{base_url}/legal"],
+        }
+        if operator.contact_url is not None:
+            pages["support"] = operator.contact_url
     return {
         "manifest_version": "0.3",
         "name": "signals",
@@ -47,7 +56,7 @@ def build_manifest(base_url: str | None, operator: Operator = UNNAMED_OPERATOR) 
         "version": VERSION,
         "description": SUMMARY,
         "author": {"name": operator.name or AUTHOR},
-        **_list_pages(base_url, operator),
+        **pages,
         "server": {
             "type": "node",
             "entry_point": ENTRY_POINT,
@@ -85,15 +94,3 @@ def build_manifest(base_url: str | None, operator: Operator = UNNAMED_OPERATOR) 
             },
         },
     }
-
-
-def _list_pages(base_url: str | None, operator: Operator) -> dict[str, Any]:
-    """Return the links to pages of the service."""
-    if base_url is None:
-        return {}
-    pages: dict[str, Any] = {
-        "homepage": f"{base_url}/",
-        "documentation": f"{base_url}/docs",
-        "privacy_policies": [operator.privacy_url or f"{base_url}/legal"],
-    }
-    return pages if operator.contact_url is None else {**pages, "support": operator.contact_url}

@@ -15,7 +15,6 @@ from schemas.errors import ApiError
 from serving.http import (
     JSON_TYPE,
     KEY_HASH_KEY,
-    HeaderMap,
     keep_error,
     read_headers,
     respond,
@@ -43,7 +42,14 @@ class ProtectedMcpEndpoint:
         """Handle one HTTP request."""
         headers = read_headers(scope)
         try:
-            key_hash = await self._identify(headers)
+            authorization, api_key = headers.get(b"authorization"), headers.get(b"x-api-key")
+            if authorization is not None and (match := _TOKEN_PATTERN.fullmatch(authorization)):
+                key_hash = await self._tokens.find_key_hash(match[1])
+            else:
+                key_hash = identify_key(
+                    None if authorization is None else authorization.decode("latin-1"),
+                    None if api_key is None else api_key.decode("latin-1"),
+                )
             try:
                 is_live = await self._tokens.is_live(key_hash)
             except StoreError:
@@ -59,17 +65,6 @@ class ProtectedMcpEndpoint:
         else:
             scope[KEY_HASH_KEY] = key_hash
             await self._endpoint(scope, receive, send)
-
-    async def _identify(self, headers: HeaderMap) -> bytes:
-        """Return the hash of the caller's key; ApiError 401 if there is none."""
-        authorization = headers.get(b"authorization")
-        if authorization is not None and (match := _TOKEN_PATTERN.fullmatch(authorization)):
-            return await self._tokens.find_key_hash(match[1])
-        api_key = headers.get(b"x-api-key")
-        return identify_key(
-            None if authorization is None else authorization.decode("latin-1"),
-            None if api_key is None else api_key.decode("latin-1"),
-        )
 
     async def _refuse(self, scope: Scope, send: Send, error: ApiError) -> None:
         keep_error(scope, error)

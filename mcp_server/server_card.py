@@ -33,7 +33,17 @@ EXAMPLE_PROMPTS: Final = (
 
 def build_server_card(base_url: str, operator: Operator) -> dict[str, Any]:
     """Return the server card of the service at a base URL."""
-    namespace = _reverse_host(base_url)
+    host = urlsplit(base_url).hostname or ""
+    # Names of servers begin with the host in reverse-DNS form. An address has none, and that of
+    # IPv6 has characters that names forbid.
+    namespace = "localhost" if _is_address(host) else ".".join(reversed(host.split(".")))
+    legal = f"{base_url}/legal"
+    described = {
+        "name": operator.name,
+        "contact": operator.contact,
+        "termsUrl": operator.terms_url or legal,
+        "privacyUrl": operator.privacy_url or legal,
+    }
     return {
         "$schema": SCHEMA,
         "name": f"{namespace}/signals",
@@ -49,7 +59,9 @@ def build_server_card(base_url: str, operator: Operator) -> dict[str, Any]:
             {**_build_remote(base_url + PATHS[0]), "headers": [_KEY_HEADER]},
         ],
         "_meta": {
-            f"{namespace}/operator": _describe_operator(base_url, operator),
+            f"{namespace}/operator": {
+                name: value for name, value in described.items() if value is not None
+            },
             f"{namespace}/examplePrompts": list(EXAMPLE_PROMPTS),
         },
     }
@@ -99,23 +111,9 @@ _KEY_HEADER = {
 }
 
 
-def _reverse_host(base_url: str) -> str:
-    """Return the host in reverse-DNS form, which server names begin with."""
-    host = urlsplit(base_url).hostname or ""
+def _is_address(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
-        return ".".join(reversed(host.split(".")))
-    # An address has no reverse form, and that of IPv6 has characters that names forbid.
-    return "localhost"
-
-
-def _describe_operator(base_url: str, operator: Operator) -> dict[str, str]:
-    """Return what is known of the operator; the policies are those of /legal if none are set."""
-    described = {
-        "name": operator.name,
-        "contact": operator.contact,
-        "termsUrl": operator.terms_url or f"{base_url}/legal",
-        "privacyUrl": operator.privacy_url or f"{base_url}/legal",
-    }
-    return {name: value for name, value in described.items() if value is not None}
+        return False
+    return True

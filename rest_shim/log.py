@@ -29,7 +29,6 @@ from serving.response_cache import ResponseBody
 from serving.tool import Tool
 from serving.tool_runner import ToolRunner
 from store.log_tree import HASH_BYTES, TILE_WIDTH, TileId, find_width
-from store.market_rows import LeafRow
 from store.sql.feed_log import FeedLog, UnloggedRowError
 
 LOG_PATH = "/api/v1/log"
@@ -92,7 +91,16 @@ async def get_log_proof(query: LogProofQuery, context: Context) -> ResponseBody:
     if leaf.leaf >= size:
         raise unavailable_error(NOT_SIGNED_YET, RETRY_S)
     proof = await log.prove_inclusion(leaf.leaf, size)
-    return ResponseBody(format_proof(leaf, proof, note).encode())
+    # In C2SP's format tlog-proof; `extra` is the salt.
+    lines = [
+        "c2sp.org/tlog-proof@v1",
+        f"extra {_encode(leaf.salt)}",
+        f"index {leaf.leaf}",
+        *map(_encode, proof),
+        "",
+        note,
+    ]
+    return ResponseBody("\n".join(lines).encode())
 
 
 async def get_log_leaves(query: LogLeavesQuery, context: Context) -> LogLeavesResponse:
@@ -109,17 +117,6 @@ async def get_log_leaves(query: LogLeavesQuery, context: Context) -> LogLeavesRe
         source=cast(SourceKind, found.source), started_at=format_instant(found.started_at)
     )
     return LogLeavesResponse(size=size, start=start, leaves=leaves)
-
-
-def format_proof(leaf: LeafRow, proof: list[bytes], note: str) -> str:
-    """Return a proof in C2SP's format tlog-proof; `extra` is the salt."""
-    lines = [
-        "c2sp.org/tlog-proof@v1",
-        f"extra {_encode(leaf.salt)}",
-        f"index {leaf.leaf}",
-        *map(_encode, proof),
-    ]
-    return "\n".join(lines) + f"\n\n{note}"
 
 
 def _encode(value: bytes) -> str:

@@ -173,19 +173,17 @@ async def _read_form(request: Request) -> Mapping[str, str]:
     form = dict(pairs)
     authorization = request.headers.get("authorization")
     if authorization is not None and "client_id" not in form:
-        form["client_id"] = _parse_basic_client_id(authorization)
-    return form
-
-
-def _parse_basic_client_id(authorization: str) -> str:
-    """Return the client id of Basic authentication; the secret means nothing, as none is issued."""
-    scheme, _, encoded = authorization.strip().partition(" ")
-    if scheme.lower() == "basic":
+        scheme, _, encoded = authorization.strip().partition(" ")
         try:
-            return unquote_plus(b64decode(encoded, validate=True).decode().partition(":")[0])
+            text = b64decode(encoded, validate=True).decode() if scheme.lower() == "basic" else None
         except (Base64Error, UnicodeDecodeError):
-            pass
-    raise OAuthError("invalid_client", "Authorization: send client_id in the body instead")
+            text = None
+        if text is None:
+            message = "Authorization: send client_id in the body instead"
+            raise OAuthError("invalid_client", message)
+        # The secret means nothing, as none is issued.
+        form["client_id"] = unquote_plus(text.partition(":")[0])
+    return form
 
 
 def _parse_json(body: bytes) -> object:

@@ -99,6 +99,9 @@ def build_openapi(
     operator: Operator = UNNAMED_OPERATOR,
 ) -> JsonObject:
     """Build the document; if `coverage` is given, enums of parameters list only covered values."""
+    page = None if operator.contact_email else operator.contact_url
+    fields = {"name": operator.name, "email": operator.contact_email, "url": page}
+    contact = {name: value for name, value in fields.items() if value is not None}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -107,7 +110,7 @@ def build_openapi(
             "summary": DISCLAIMER,
             "description": f"{DESCRIPTION} {DISCLAIMER} Every GET answers HEAD too.",
             "termsOfService": operator.terms_url or base_url + GET_LEGAL.path,
-            **_build_contact(operator),
+            **({"contact": contact} if contact else {}),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": base_url}],
@@ -118,14 +121,6 @@ def build_openapi(
         },
         "components": build_components(sells_keys=sells_keys),
     }
-
-
-def _build_contact(operator: Operator) -> JsonObject:
-    """Return the contact member of the document's info; empty if the operator has no name."""
-    page = None if operator.contact_email else operator.contact_url
-    fields = {"name": operator.name, "email": operator.contact_email, "url": page}
-    contact = {name: value for name, value in fields.items() if value is not None}
-    return {"contact": contact} if contact else {}
 
 
 def build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:
@@ -230,20 +225,16 @@ def _build_success(success: SuccessResponse, header_names: tuple[str, ...]) -> J
     response: JsonObject = {"description": success.description}
     if header_names and success.media_type:
         response["headers"] = build_header_refs(header_names)
+    model, content = success.model, JsonObject({"schema": {"type": "string"}})
+    if model is not None:
+        content["schema"] = build_ref("schemas", model.__name__)
+    if model is SignalsResponse:
+        content["examples"] = {"sample": build_ref("examples", SAMPLE_NAME)}
     if success.media_type:
-        response["content"] = {success.media_type: _build_content(success)}
-    if success.model is CheckoutResponse:
+        response["content"] = {success.media_type: content}
+    if model is CheckoutResponse:
         response["links"] = {"ClaimTheKey": CLAIM_LINK}
     return response
-
-
-def _build_content(success: SuccessResponse) -> JsonObject:
-    if success.model is None:
-        return {"schema": {"type": "string"}}
-    content: JsonObject = {"schema": build_ref("schemas", success.model.__name__)}
-    if success.model is SignalsResponse:
-        content["examples"] = {"sample": build_ref("examples", SAMPLE_NAME)}
-    return content
 
 
 COUNT_SCHEMA = {"type": "integer", "minimum": 0}

@@ -206,17 +206,14 @@ def _describe_problem(name: str, schema: Schema, raw: Mapping[str, Any]) -> str:
     # The only value that is quoted.
     if "enum" in schema:
         return describe_rejected_value(schema, _shorten(value) if isinstance(value, str) else value)
-    return f"{_describe_fault(schema, value)}; accepted: {_describe_accepted(schema)}"
-
-
-def _describe_fault(schema: Schema, value: Any) -> str:
+    fault = "not of the accepted form"
     if not isinstance(value, str):
-        return "not a string"
-    if not value:
-        return "empty"
-    if len(value) > schema.get("maxLength", len(value)):
-        return f"too long ({len(value)} characters)"
-    return "not of the accepted form"
+        fault = "not a string"
+    elif not value:
+        fault = "empty"
+    elif len(value) > schema.get("maxLength", len(value)):
+        fault = f"too long ({len(value)} characters)"
+    return f"{fault}; accepted: {_describe_accepted(schema)}"
 
 
 def _shorten(text: str) -> str:

@@ -173,32 +173,20 @@ def build_exception_handlers(
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            refusal, headers = _wrong_method_error(request, error)
-        else:
-            refusal, headers = _no_such_path_error(request, runner), {}
-        return refuse(request, refusal, headers)
+            # Starlette joins a set, so the order differs between processes unless it is sorted.
+            allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+            method = quote_value(request.method)
+            message = f"Method {method} is not allowed here; accepted: {allowed}."
+            refusal = ApiError("invalid_parameter", message, 405)
+            return refuse(request, refusal, {"Allow": allowed})
+        path, endpoints = request.url.path, list_endpoints(sells_keys=runner.context.sells_keys)
+        hint = format_suggestion(path, (endpoint.path for endpoint in endpoints))
+        served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in endpoints)
+        message = f"Path {quote_value(path)} does not exist{hint}; available: {served}."
+        return refuse(request, ApiError("invalid_parameter", message, 404), {})
 
     # Starlette sends this response and raises the error again, so that the server logs it.
     async def on_unexpected_error(request: Request, error: Exception) -> Response:
         return refuse(request, internal_error(), {})
 
     return {HTTPException: on_http_exception, Exception: on_unexpected_error}
-
-
-def _wrong_method_error(request: Request, error: HTTPException) -> tuple[ApiError, dict[str, str]]:
-    """Return the 405 error and its headers, with the allowed methods in both."""
-    # Starlette joins a set, so the order differs between processes unless it is sorted.
-    allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-    message = f"Method {quote_value(request.method)} is not allowed here; accepted: {allowed}."
-    return ApiError("invalid_parameter", message, 405), {"Allow": allowed}
-
-
-def _no_such_path_error(request: Request, runner: ToolRunner) -> ApiError:
-    path, endpoints = request.url.path, list_endpoints(sells_keys=runner.context.sells_keys)
-    hint = format_suggestion(path, (endpoint.path for endpoint in endpoints))
-    served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in endpoints)
-    return ApiError(
-        "invalid_parameter",
-        f"Path {quote_value(path)} does not exist{hint}; available: {served}.",
-        404,
-    )

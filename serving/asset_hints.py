@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -39,29 +39,23 @@ def fold_asset_name(text: str) -> str:
 @cache
 def load_known_names() -> Mapping[str, KnownName]:
     """Return all known names, by the folded name."""
-    by_name: dict[str, KnownName] = {}
-    names = list(_read_names())
-    for name in names:
-        by_name[fold_asset_name(name.text)] = name
-    # The name of an asset yields to the ticker of another one.
-    for name in names:
-        if name.relation == "assets":
-            by_name.setdefault(fold_asset_name(name.asset_name), name)
-    return by_name
-
-
-def _read_names() -> Iterator[KnownName]:
     text = files("serving").joinpath("asset_names.toml").read_text("utf-8")
     table: dict[str, dict[Relation, dict[str, str]]] = tomllib.loads(text)
+    by_name: dict[str, KnownName] = {}
+    assets = list[KnownName]()
     for group, relations in table.items():
-        asset_class = _CLASSES.get(group)
-        assets = relations.get("assets", {})
+        asset_class, names = _CLASSES.get(group), relations.get("assets", {})
         for relation, values in relations.items():
             for name, value in values.items():
+                known = KnownName(name, relation, asset_class, value, names.get(value, ""))
                 if relation == "assets":
-                    yield KnownName(name, relation, asset_class, name, value)
-                else:
-                    yield KnownName(name, relation, asset_class, value, assets.get(value, ""))
+                    known = KnownName(name, relation, asset_class, name, value)
+                    assets.append(known)
+                by_name[fold_asset_name(name)] = known
+    # The name of an asset yields to the ticker of another one.
+    for known in assets:
+        by_name.setdefault(fold_asset_name(known.asset_name), known)
+    return by_name
 
 
 # Measured without the table of known names, on tickers and names of the universe with one letter

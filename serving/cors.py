@@ -69,21 +69,20 @@ def parse_origin(text: str) -> str | None:
 
 def parse_allowed_origins(texts: Iterable[str]) -> frozenset[str]:
     """Parse the origins of a setting; ValueError quotes the first invalid one."""
-    return frozenset(_parse_allowed_origin(text) for text in texts)
-
-
-def _parse_allowed_origin(text: str) -> str:
-    # People copy an origin with a slash from the address bar.
-    origin = parse_origin(text.removesuffix("/"))
-    if origin is None:
-        # What precedes an @ may be a password.
-        raise ValueError(
-            f"{text.rpartition('@')[2]!r} is not an origin; expected scheme and host, such as "
-            "https://app.example.com, with the port if it is not the scheme's default, such as "
-            "http://localhost:5173, and without path and wildcards; null cannot be allowed"
-            f"{_suggest_origin(text)}"
-        )
-    return origin
+    origins = set[str]()
+    for text in texts:
+        # People copy an origin with a slash from the address bar.
+        origin = parse_origin(text.removesuffix("/"))
+        if origin is None:
+            # What precedes an @ may be a password.
+            raise ValueError(
+                f"{text.rpartition('@')[2]!r} is not an origin; expected scheme and host, such as "
+                "https://app.example.com, with the port if it is not the scheme's default, such as "
+                "http://localhost:5173, and without path and wildcards; null cannot be allowed"
+                f"{_suggest_origin(text)}"
+            )
+        origins.add(origin)
+    return frozenset(origins)
 
 
 def _suggest_origin(text: str) -> str:

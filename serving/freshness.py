@@ -205,7 +205,15 @@ def build_freshness(
         "note": " ".join(
             [
                 *(_list_data_notes(snapshot, named, ended) if has_data else []),
-                *([format_building_note(building)] if building else []),
+                *(
+                    [
+                        f"The history of {_format_tickers(building)} is still being built, so "
+                        "readings of it are missing or outdated; meta.building_assets lists such "
+                        "assets."
+                    ]
+                    if building
+                    else []
+                ),
                 *([AHEAD_NOTE if is_ahead(snapshot, now) else STALE_NOTE] if stale else []),
                 *(
                     [f"Readings as served at {format_instant(now)}; they no longer change."]
@@ -219,45 +227,11 @@ def build_freshness(
     }
 
 
-def format_proxy_note(proxies: Collection[str]) -> str:
-    """Return a note on the assets that use the bars of a perpetual."""
-    if len(proxies) == 1:
-        return f"{min(proxies)} uses the bars of a perpetual as a proxy."
-    return (
-        f"{len(proxies)} stocks or metals ({_format_tickers(sorted(proxies))}) use the bars of a "
-        "perpetual as a proxy; meta.stand_ins of the catalog lists them."
-    )
-
-
 def format_removed_note(asset: CoveredAsset) -> str:
     """Return a note on the removal of an asset and its successor."""
     successor = f" and continues as {asset.continues_as}" * bool(asset.continues_as)
     since = f"{asset.ticker} was removed on {asset.removed_on}"
     return f"{since}{successor}; its readings no longer change."
-
-
-def format_ended_note(snapshot: Snapshot, tickers: Sequence[str]) -> str:
-    """Return a note on assets whose recorded bars have ended, at least one."""
-    closes = {ticker: snapshot.assets[ticker].last_close or 0 for ticker in tickers}
-    if len(tickers) > MAX_NAMED_ENDINGS:
-        first, last = format_instant(min(closes.values())), format_instant(max(closes.values()))
-        return (
-            f"The recorded bars of {len(tickers)} assets ended between {first} and {last}, so "
-            "their readings are outdated; meta.ended_assets lists them."
-        )
-    return " ".join(
-        f"The recorded bars of {ticker} ended at {format_instant(at)}, so its readings are "
-        "outdated."
-        for ticker, at in closes.items()
-    )
-
-
-def format_building_note(tickers: Sequence[str]) -> str:
-    """Return a note on assets whose history is still being built, at least one."""
-    return (
-        f"The history of {_format_tickers(tickers)} is still being built, so readings of it are "
-        "missing or outdated; meta.building_assets lists such assets."
-    )
 
 
 def find_legacy_keys(key_sets: Iterable[Container[StoredKey]]) -> LegacyKeys:
@@ -273,9 +247,26 @@ def _list_data_notes(
     if snapshot.stored.is_sample:
         yield SAMPLE_NOTE
         return
-    if proxies := [each for each in snapshot.coverage.stand_ins if each in named]:
-        yield format_proxy_note(proxies)
+    proxies = [each for each in snapshot.coverage.stand_ins if each in named]
+    if len(proxies) == 1:
+        yield f"{proxies[0]} uses the bars of a perpetual as a proxy."
+    elif proxies:
+        yield (
+            f"{len(proxies)} stocks or metals ({_format_tickers(sorted(proxies))}) use the bars of "
+            "a perpetual as a proxy; meta.stand_ins of the catalog lists them."
+        )
     if is_recording_over(snapshot) and snapshot.coverage.recorded_until is not None:
         yield format_recorded_note(snapshot.coverage.recorded_until)
-    if ended:
-        yield format_ended_note(snapshot, ended)
+    closes = {ticker: snapshot.assets[ticker].last_close or 0 for ticker in ended}
+    if len(ended) > MAX_NAMED_ENDINGS:
+        first, last = format_instant(min(closes.values())), format_instant(max(closes.values()))
+        yield (
+            f"The recorded bars of {len(ended)} assets ended between {first} and {last}, so "
+            "their readings are outdated; meta.ended_assets lists them."
+        )
+        return
+    for ticker, at in closes.items():
+        yield (
+            f"The recorded bars of {ticker} ended at {format_instant(at)}, so its readings are "
+            "outdated."
+        )

@@ -1,6 +1,6 @@
 """signals_get_catalog: the coverage of the service, with all counts from what compute published."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from schemas.catalog import (
     AlertsTier,
@@ -126,12 +126,28 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     coverage = await _read_coverage(snapshot, context)
     selected = _select_assets(query, coverage)
     tracked = [asset for asset in coverage.tracked if asset.ticker in selected]
+    crypto = sum(asset.asset_class == "crypto" for asset in coverage.tracked)
     publication = [str(CADENCE["publication"]), *list_timing_exceptions(coverage)]
-    ticker_notes = list(_list_ticker_notes(query, selected))
+    ticker_notes = list[str]()
+    if query.ticker is not None:
+        removed = [asset for asset in selected.values() if asset.removed_on]
+        ticker_notes = [
+            f"Only {', '.join(selected)} listed; every count is of all assets.",
+            *map(format_removed_note, removed),
+        ]
     whole = CatalogResponse(
         generated_at=format_instant(coverage.published_at),
         note=" ".join([NOTE, *_list_notes(coverage), *ticker_notes]),
-        assets=_build_assets(coverage, tracked),
+        # The selected assets, and the counts of all.
+        assets=CatalogAssets(
+            total=len(coverage.tracked),
+            crypto=crypto,
+            equities_and_metals=len(coverage.tracked) - crypto,
+            list=[
+                CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
+                for asset in tracked
+            ],
+        ),
         timeframes=list(TIMEFRAMES),
         indicators=[
             CatalogIndicator(
@@ -175,7 +191,17 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
             ],
         ),
         cadence=Cadence.model_validate(CADENCE | {"publication": " ".join(publication)}),
-        meta=_build_meta(coverage, snapshot, context.clock()),
+        meta=CatalogMeta(
+            source=coverage.source,
+            simulated=coverage.source == "simulated",
+            as_of=None if snapshot is None else format_instant(snapshot.market_time),
+            nothing_new_before=None
+            if snapshot is None
+            else find_nothing_new_before(snapshot, context.clock(), "1h"),
+            removed_assets=[] if snapshot is None else snapshot.removed_tickers,
+            stand_ins=coverage.stand_ins,
+            confluence=CONFLUENCE_RULES,
+        ),
     )
     if query.view == "full":
         return whole
@@ -234,27 +260,6 @@ def _list_notes(coverage: Coverage) -> Iterable[str]:
         yield f"The source has data for {covered} of the {tracked} assets; the rest is not covered."
 
 
-def _list_ticker_notes(query: CatalogQuery, selected: Mapping[str, CoveredAsset]) -> Iterable[str]:
-    if query.ticker is not None:
-        yield f"Only {', '.join(selected)} listed; every count is of all assets."
-        yield from (format_removed_note(asset) for asset in selected.values() if asset.removed_on)
-
-
-def _build_assets(coverage: Coverage, selected: Iterable[CoveredAsset]) -> CatalogAssets:
-    """Return the selected assets, and the counts of all."""
-    tracked = coverage.tracked
-    crypto = sum(asset.asset_class == "crypto" for asset in tracked)
-    return CatalogAssets(
-        total=len(tracked),
-        crypto=crypto,
-        equities_and_metals=len(tracked) - crypto,
-        list=[
-            CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
-            for asset in selected
-        ],
-    )
-
-
 def _build_universe_tier(coverage: Coverage) -> UniverseTier:
     covered = [asset.timeframes for asset in coverage.tracked if asset.timeframes]
     logged, all_indicators = _list_ids(coverage.logged), _list_ids(coverage.indicators)
@@ -281,20 +286,6 @@ def _build_alerts_tier(coverage: Coverage) -> AlertsTier:
         cooldown_candles=COOLDOWN_CANDLES,
         retention_days=ALERTS_RETENTION_MS // DAY_MS,
         note=ALERTS_NOTE,
-    )
-
-
-def _build_meta(coverage: Coverage, snapshot: Snapshot | None, now: int) -> CatalogMeta:
-    return CatalogMeta(
-        source=coverage.source,
-        simulated=coverage.source == "simulated",
-        as_of=None if snapshot is None else format_instant(snapshot.market_time),
-        nothing_new_before=None
-        if snapshot is None
-        else find_nothing_new_before(snapshot, now, "1h"),
-        removed_assets=[] if snapshot is None else snapshot.removed_tickers,
-        stand_ins=coverage.stand_ins,
-        confluence=CONFLUENCE_RULES,
     )
 
 

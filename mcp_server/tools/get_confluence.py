@@ -158,7 +158,15 @@ def _explain_empty(
     kind = f"{query.asset_class} asset" if query.asset_class else "asset"
     when = "now" if query.as_of is None else "then"
     if not polled:
-        return f"{_explain_no_votes(query, snapshot)} No {kind} has a reading on {query.timeframe}."
+        assets = [
+            asset
+            for asset in snapshot.assets.values()
+            if query.asset_class in (None, asset.asset_class) and not snapshot.is_removed(asset)
+        ]
+        named = describe_assets(None, query.asset_class)
+        reason = explain_coverage(snapshot, assets, named, query.timeframe)
+        reason = reason or explain_missing_reading(snapshot, assets)
+        return f"{reason} No {kind} has a reading on {query.timeframe}."
     highest = max(result.agree for result in polled)
     if highest == 0:
         return f"No vote on any {kind} is {query.direction} on {query.timeframe} {when}."
@@ -166,17 +174,6 @@ def _explain_empty(
         f"No {kind} has {query.min_agree} {query.direction} votes on {query.timeframe} "
         f"{when}; the highest agreement is {highest}, so lower min_agree to {highest}."
     )
-
-
-def _explain_no_votes(query: ConfluenceQuery, snapshot: Snapshot) -> str:
-    assets = [
-        asset
-        for asset in snapshot.assets.values()
-        if query.asset_class in (None, asset.asset_class) and not snapshot.is_removed(asset)
-    ]
-    named = describe_assets(None, query.asset_class)
-    reason = explain_coverage(snapshot, assets, named, query.timeframe)
-    return reason or explain_missing_reading(snapshot, assets)
 
 
 async def _check_query(query: ConfluenceQuery, context: Context) -> None:

@@ -203,20 +203,19 @@ def _build_group(rows: list[ChangeRow], snapshot: Snapshot) -> FlipGroup:
         bearish=bearish,
         score=max(bullish, bearish),
         latest_at=format_instant(rows[0].created_at),
-        flips=[_build_flip(row, snapshot) for row in rows],
-    )
-
-
-def _build_flip(row: ChangeRow, snapshot: Snapshot) -> Flip:
-    assert row.before is not None
-    return Flip.model_construct(
-        indicator=row.indicator,
-        indicator_name=snapshot.get_indicator_name(row.indicator),
-        from_=READING_NAMES[row.before],
-        to=READING_NAMES[row.after],
-        change_type=classify_change(row.before, row.after),
-        price=row.price,
-        created_at=format_instant(row.created_at),
+        flips=[
+            Flip.model_construct(
+                indicator=row.indicator,
+                indicator_name=snapshot.get_indicator_name(row.indicator),
+                from_=READING_NAMES[row.before],
+                to=READING_NAMES[row.after],
+                change_type=classify_change(row.before, row.after),
+                price=row.price,
+                created_at=format_instant(row.created_at),
+            )
+            for row in rows
+            if row.before is not None
+        ],
     )
 
 

@@ -298,21 +298,18 @@ def _resolve(
 ) -> tuple[tuple[str, ...] | None, IndicatorId | None]:
     """Return the tickers and the indicator of a query; ArgumentError as `_find_feed`."""
     with ProblemCollector() as problems:
-        tickers = problems.attempt(
-            lambda text: _find_tickers(text, query.asset_class, snapshot), query.ticker
+        selected = problems.attempt(
+            lambda text: find_assets(text, snapshot.assets, query.asset_class), query.ticker
         )
         indicator = problems.attempt(
             lambda text: find_indicator(text, snapshot.coverage), query.indicator
         )
         problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
         problems.attempt(lambda text: parse_instant_ms("until", text), query.until)
-    return tickers, indicator
-
-
-def _find_tickers(text: str, asset_class: AssetClass | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the tickers of a list that are of a class; ArgumentError names unknown ones."""
-    assets = find_assets(text, snapshot.assets, asset_class).values()
-    return tuple(a.ticker for a in assets if asset_class in (None, a.asset_class))
+    if selected is None:
+        return None, indicator
+    wanted = (a for a in selected.values() if query.asset_class in (None, a.asset_class))
+    return tuple(asset.ticker for asset in wanted), indicator
 
 
 async def _check_filter(query: SignalsQuery, context: Context) -> None:
@@ -404,6 +401,8 @@ def _explain_impossible(
     query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot
 ) -> str | None:
     """Return why no row can ever match the filters; None if one can."""
+    assets = _list_assets(feed_filter, snapshot) if query.tier == "alerts" else ()
+    followed = merge_timeframes(asset.alerts for asset in assets)
     if _find_matching_tiers(query) is None and query.direction == "exit":
         reason = "exit is a direction of the alerts tier only; no universe row can match."
     elif _find_matching_tiers(query) is None:
@@ -415,12 +414,14 @@ def _explain_impossible(
             f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
             "read its current readings from state and its actions from tier=alerts."
         )
-    elif query.tier == "alerts" and not _is_followed(
-        _list_assets(feed_filter, snapshot), query.timeframe
+    elif query.tier == "alerts" and not (
+        followed if query.timeframe is None else query.timeframe in followed
     ):
-        reason = (
-            f"No alert engine follows this ticker and timeframe; {_describe_followed(snapshot)}"
-        )
+        engines = "this deployment has no data for any asset with alert engines."
+        if tickers := [asset.ticker for asset in snapshot.coverage.assets if asset.alerts]:
+            timeframes = merge_timeframes(asset.alerts for asset in snapshot.coverage.assets)
+            engines = f"the engines follow {', '.join(tickers)} on {' and '.join(timeframes)}."
+        reason = f"No alert engine follows this ticker and timeframe; {engines}"
     else:
         return None
     return f"{reason} {NO_CALL}"
@@ -431,20 +432,6 @@ def _list_assets(feed_filter: _FeedFilter, snapshot: Snapshot) -> Collection[Cov
         return [snapshot.assets[ticker] for ticker in feed_filter.tickers]
     asset_class = feed_filter.asset_class
     return [a for a in snapshot.assets.values() if asset_class in (None, a.asset_class)]
-
-
-def _is_followed(assets: Iterable[CoveredAsset], timeframe: Timeframe | None) -> bool:
-    followed = merge_timeframes(asset.alerts for asset in assets)
-    return bool(followed) if timeframe is None else timeframe in followed
-
-
-def _describe_followed(snapshot: Snapshot) -> str:
-    """Return a sentence on the tickers and timeframes that the alert engines follow."""
-    tickers = [asset.ticker for asset in snapshot.coverage.assets if asset.alerts]
-    if not tickers:
-        return "this deployment has no data for any asset with alert engines."
-    timeframes = merge_timeframes(asset.alerts for asset in snapshot.coverage.assets)
-    return f"the engines follow {', '.join(tickers)} on {' and '.join(timeframes)}."
 
 
 GET_SIGNALS = Tool(
