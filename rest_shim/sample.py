@@ -136,7 +136,7 @@ def build_sample_runner(runner: ToolRunner) -> ToolRunner:
     snapshots = SnapshotCache(load_sample())
     # They are made up, so no source forbids to show them.
     prices = Prices(snapshots)
-    return runner.with_context(replace(runner.context, snapshots=snapshots, prices=prices))
+    return runner.with_context(runner.context._replace(snapshots=snapshots, prices=prices))
 
 
 @cache

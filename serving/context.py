@@ -1,9 +1,8 @@
 """The context of a tool call, through which handlers read everything outside their arguments."""
 
 import re
-from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from access.keys import Caller
 from schemas.operator import UNNAMED_OPERATOR, Operator
@@ -24,8 +23,7 @@ if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not impo
 DATE_PATTERN = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """Snapshots, public addresses, the wall clock (epoch ms), billing mode, caller and operator.
 
     `caller` is None if the call needs no key. `prices` is None if the operator does not show the

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -205,7 +204,7 @@ class ToolRunner:
     ) -> ResponseBody:
         """Return the response to a query, from the cache if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
-            return await _render_response(tool, query, replace(self.context, caller=caller))
+            return await _render_response(tool, query, self.context._replace(caller=caller))
         snapshots = self.context.snapshots
         if (latest := snapshots.peek()) is None:
             # Not within a turn, because all calls share the read of a new snapshot.

@@ -144,7 +144,7 @@ def create_app(
         snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=settings.operator
     )
     if settings.decide_prices(resources.source)[0]:
-        context = replace(context, prices=Prices(snapshots))
+        context = context._replace(prices=Prices(snapshots))
     quota_guard = QuotaGuard(
         access,
         clock,
@@ -357,7 +357,7 @@ def build_page_routes(
     context, sample = runner.context, build_sample_runner(runner)
     # A board without a column of prices has none for visitors either.
     sample_prices = None if context.prices is None else sample.context.prices
-    sample_board = sample.with_context(replace(sample.context, prices=sample_prices))
+    sample_board = sample.with_context(sample.context._replace(prices=sample_prices))
     own = OwnPurchases(find_opened, pending, context.base_url)
     consent_routes = (
         []

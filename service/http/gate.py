@@ -155,24 +155,20 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     def refuse(self, error: ApiError) -> None:
         """Answer a request that reaches no app, or no further, and close the connection."""
         if not self.is_answered:
-            self.transport.write(self.format_refusal(error))
+            request_id, status = self.create_request_id(), error.status
+            fields = {"request_id": request_id, "status": status, "reason": str(error)}
+            self.connections.refusals.write(fields)
+            body = format_error_body(error, self.connections.docs)
+            head = (
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(),
+                b"content-type: application/json\r\ncache-control: no-store\r\n",
+                b"content-length: %d\r\nconnection: close\r\n" % len(body),
+                *(b"%b: %b\r\n" % header for header in ANY_ORIGIN_HEADERS),
+                b"x-request-id: %b\r\n\r\n" % request_id.encode(),
+            )
+            self.transport.write(b"".join((*head, body)))
         self.is_read = False
         self.close()
-
-    def format_refusal(self, error: ApiError) -> bytes:
-        """Return the response of a refusal, and log it."""
-        request_id, status = self.create_request_id(), error.status
-        fields = {"request_id": request_id, "status": status, "reason": str(error)}
-        self.connections.refusals.write(fields)
-        body = format_error_body(error, self.connections.docs)
-        head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(),
-            b"content-type: application/json\r\ncache-control: no-store\r\n",
-            b"content-length: %d\r\nconnection: close\r\n" % len(body),
-            *(b"%b: %b\r\n" % header for header in ANY_ORIGIN_HEADERS),
-            b"x-request-id: %b\r\n\r\n" % request_id.encode(),
-        )
-        return b"".join((*head, body))
 
     def create_request_id(self) -> str:
         """Return an id for a request of this connection."""
