@@ -145,7 +145,9 @@ class HourlyLoop:
 
     async def _reopen_pipeline(self) -> HourlyPipeline:
         self._pipeline = await self._open_pipeline()
-        log.info("computing", done=format_instant(to_market_ms(self._pipeline.done_hour)))
+        done = self._pipeline.done_hour
+        # A first start has computed no hour yet.
+        log.info("computing", done=format_instant(to_market_ms(done)) if done > 0 else None)
         return self._pipeline
 
     async def _run_if_due(self, pipeline: HourlyPipeline) -> None:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_state import get_state
-from schemas.catalog import CatalogQuery, CatalogResponse
+from schemas.catalog import CatalogQuery
 from schemas.coverage import CoveredAsset
-from schemas.reading_changes import ReadingChange
-from schemas.signals import Signal
-from schemas.state import StateQuery, StateResponse
+from schemas.state import StateQuery
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
     ALERTS_RETENTION_MS,
@@ -37,7 +35,7 @@ from schemas.vocabulary import (
     find_latest_run,
 )
 from serving.context import Context, find_history_start
-from serving.prices import BarColumns, PriceSummary
+from serving.prices import BarColumns
 from serving.signal_rows import FeedQuery, to_signal
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from web.pages import format_minute
@@ -100,19 +98,25 @@ class TimeAxis:
         for hours in HOURS_PER_TICK:
             starts = self._list_starts([at // (hours * HOUR_MS) for at in self.opens])
             if len(starts) <= MAX_TICKS:
-                return [(i, self._format_tick(i)) for i in starts]
-        days = [_to_utc(at) for at in self.opens]
+                break
+        days = [datetime.fromtimestamp(at / 1000, UTC) for at in self.opens]
+        if len(starts) <= MAX_TICKS:
+            # The date at the first bar of a day, the time at any other.
+            return [
+                (
+                    i,
+                    f"{days[i]:%H:%M}"
+                    if days[i].date() == days[i - 1].date()
+                    else f"{days[i]:%b} {days[i].day}",
+                )
+                for i in starts
+            ]
         months = [day.year * 12 + day.month - 1 for day in days]
         for number in MONTHS_PER_TICK:
             starts = self._list_starts([month // number for month in months])
             if len(starts) <= MAX_TICKS:
                 break
         return [(i, f"{days[i]:%b %Y}") for i in starts]
-
-    def _format_tick(self, index: int) -> str:
-        """Return the date at the first bar of a day, the time at any other."""
-        day, before = _to_utc(self.opens[index]), _to_utc(self.opens[index - 1])
-        return f"{day:%H:%M}" if day.date() == before.date() else f"{day:%b} {day.day}"
 
     def _list_starts(self, periods: Sequence[int]) -> list[int]:
         """Return the bars that begin a new period; the first bar may lie inside one."""
@@ -148,10 +152,6 @@ def build_lanes(
             if reading is not None and start < end
         ]
     return lanes
-
-
-def _to_utc(at: int) -> datetime:
-    return datetime.fromtimestamp(at / 1000, UTC)
 
 
 # Heights in pixels. The width of a bar is in units that the browser stretches to the page.
@@ -285,7 +285,8 @@ class Chart:
             "size": self.axis.size,
             "opens": [at // 1000 for at in self.axis.opens],
             "closes": [at // 1000 for at in self.axis.closes],
-            "bars": self.bars and [[_shorten(v) for v in column] for column in self.bars[1:]],
+            "bars": self.bars
+            and [[float(f"{v:.{PRICE_DIGITS}g}") for v in column] for column in self.bars[1:]],
             "lanes": [
                 {"name": self.names[indicator], "spans": spans}
                 for indicator, spans in self.lanes.items()
@@ -306,29 +307,31 @@ def build_marks(
     `alerts` include those of one cooldown before `begins`, newest first.
     """
     held = find_held_alerts(alerts)
-    described = []
+    described: list[tuple[MarkKind, Direction, ChangeRow | AlertRow, str]] = []
     for row in changes:
         if row.before is not None:
             before, after = READING_NAMES[row.before], READING_NAMES[row.after]
             text = f"{names.get(row.indicator, row.indicator)}: {before} → {after}"
-            described.append(_create_mark("change", after, row, text))
+            described.append(("change", after, row, text))
     for alert in alerts:
         text = f"Alert {alert.action} of {names.get(alert.indicator, alert.indicator)}"
         if alert.id in held:
             hours = round((alert.created_at - alert.close_time * 1000) / HOUR_MS)
             text += f", held {hours} hours until {format_minute(alert.created_at)}"
-        direction = ACTION_DIRECTIONS[alert.action]
         kind: MarkKind = "held" if alert.id in held else "alert"
-        described.append(_create_mark(kind, direction, alert, text))
+        described.append((kind, ACTION_DIRECTIONS[alert.action], alert, text))
     levels: dict[tuple[int | None, bool], int] = {}
     marks = []
-    for mark in sorted(described, key=lambda mark: mark.at):
-        if mark.at < begins or not len(axis) or mark.at > axis.closes[-1]:
+    for kind, direction, fired, text in sorted(described, key=lambda one: one[2].close_time):
+        at = fired.close_time * 1000
+        if at < begins or not len(axis) or at > axis.closes[-1]:
             continue
-        bar = axis.find_bar(mark.at)
-        side = (bar, mark.direction == "bullish")
+        bar = axis.find_bar(at)
+        side = (bar, direction == "bullish")
         levels[side] = level = levels.get(side, -1) + 1
-        marks.append(mark._replace(x=axis.place(mark.at), bar=bar, level=level))
+        said = f"{format_minute(at)}\n{text}\nPrice {format_price(fired.price)}"
+        x = axis.place(at)
+        marks.append(Mark(kind, direction, fired.indicator, at, x, bar, level, said))
     return marks
 
 
@@ -348,23 +351,11 @@ def find_held_alerts(alerts: Sequence[AlertRow]) -> set[str]:
     return held
 
 
-def _create_mark(
-    kind: MarkKind, direction: Direction, row: ChangeRow | AlertRow, text: str
-) -> Mark:
-    at = row.close_time * 1000
-    text = f"{format_minute(at)}\n{text}\nPrice {format_price(row.price)}"
-    return Mark(kind, direction, row.indicator, at, 0.0, None, 0, text)
-
-
 def find_step(size: float) -> float:
     """Return the step of 1, 2 or 5 times a power of ten that gives about `PRICE_TICKS` ticks."""
     rough = size / PRICE_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     return power * next((n for n in (1, 2, 5) if n * power >= rough), 10)
-
-
-def _shorten(value: float) -> float:
-    return float(f"{value:.{PRICE_DIGITS}g}")
 
 
 CHART_DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
@@ -373,44 +364,27 @@ MAX_ROWS = 30
 MAX_ALERTS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class AssetModel:
-    """The current readings of an asset, its chart, and the newest rows of its feed.
+async def load_asset_model(
+    asset: CoveredAsset, timeframe: Timeframe, context: Context
+) -> dict[str, Any]:
+    """Return the current readings of an asset, its chart, and the newest rows of its feed.
 
     `changed_at` has the close (epoch ms) of the bar that changed a reading last, by key and
     timeframe; `fired_at` that of each row in `rows`. `held` are the ids of the rows that the
-    cooldown held. `chart` is None without bars and readings, `price` without prices.
+    cooldown held. `chart` is None without bars and readings, `price` without prices. ApiError
+    `unavailable` before the first run.
     """
-
-    state: StateResponse
-    names: Mapping[str, str]
-    as_of: int
-    changed_at: Mapping[tuple[str, str], int]
-    chart: Chart | None
-    rows: Sequence[Signal]
-    fired_at: Mapping[str, int]
-    held: frozenset[str]
-    price: PriceSummary | None
-
-    @property
-    def readings(self) -> Mapping[StoredKey, Mapping[Timeframe, Reading]]:
-        """The readings by stored key and timeframe; empty if the asset has none."""
-        return self.state.assets[0].signals if self.state.assets else {}
-
-    @property
-    def changes(self) -> Mapping[StoredKey, Mapping[Timeframe, ReadingChange]]:
-        """The price at which each reading began and the move since, if it has changed."""
-        return (self.state.assets[0].changes if self.state.assets else None) or {}
-
-
-async def load_asset_model(
-    asset: CoveredAsset, timeframe: Timeframe, context: Context
-) -> AssetModel:
-    """Return the data of the page; ApiError `unavailable` before the first run."""
     snapshot = await context.snapshot()
     state = await get_state(StateQuery(ticker=asset.ticker, detail="changes"), context)
-    names = build_names(await get_catalog(CatalogQuery(ticker=asset.ticker), context))
-    ends = _find_end(snapshot.market_time, asset)
+    catalog = await get_catalog(CatalogQuery(ticker=asset.ticker), context)
+    names: dict[str, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
+    for legacy in catalog.legacy_indicator_keys:
+        if legacy.alias_of in names:
+            names[legacy.id] = f"{legacy.name} (outdated, now {names[legacy.alias_of]})"
+    # The readings hold until now, until the removal, or until the end of the bars.
+    ends = min(snapshot.market_time, asset.outdated_from or snapshot.market_time)
+    if asset.removed_on is not None:
+        ends = min(ends, compute_midnight_s(asset.removed_on) * 1000)
     begins = ends - CHART_DAYS[timeframe] * DAY_MS
     bars = prices = None
     if context.prices is not None:
@@ -427,7 +401,9 @@ async def load_asset_model(
     places, _ = ledger.find_page(wanted)
     alerts = [row for row in ledger.build_rows(places) if isinstance(row, AlertRow)]
     changes = [row for row in history if row.timeframe == timeframe and row.created_at > begins]
-    readings = state.assets[0].signals if state.assets else {}
+    readings, begun = {}, {}
+    if state.assets:
+        readings, begun = state.assets[0].signals, state.assets[0].changes or {}
     now = {key: cells[timeframe] for key, cells in readings.items() if timeframe in cells}
     published_from = find_history_start(snapshot)
     chart = build_chart(changes, alerts, now, names, bars, timeframe, begins, ends, published_from)
@@ -436,17 +412,20 @@ async def load_asset_model(
     shown += [row for row in alerts if row.created_at > begins]
     newest = sorted(shown, key=lambda row: row.created_at)[-MAX_ROWS:]
     rows = sorted(newest, key=lambda row: (row.close_time, row.created_at), reverse=True)
-    return AssetModel(
-        state=state,
-        names=names,
-        as_of=snapshot.market_time,
-        changed_at={(row.indicator, row.timeframe): row.close_time * 1000 for row in history},
-        chart=chart,
-        rows=[to_signal(row, snapshot) for row in rows],
-        fired_at={row.id: row.close_time * 1000 for row in rows},
-        held=frozenset(find_held_alerts(alerts)),
-        price=None if prices is None else prices.get(asset.ticker),
-    )
+    return {
+        "meta": state.meta,
+        "readings": readings,
+        # The price at which each reading began and the move since, if it has changed.
+        "changes": begun,
+        "names": names,
+        "as_of": snapshot.market_time,
+        "changed_at": {(row.indicator, row.timeframe): row.close_time * 1000 for row in history},
+        "chart": chart,
+        "rows": [to_signal(row, snapshot) for row in rows],
+        "fired_at": {row.id: row.close_time * 1000 for row in rows},
+        "held": frozenset(find_held_alerts(alerts)),
+        "price": None if prices is None else prices.get(asset.ticker),
+    }
 
 
 def build_chart(
@@ -486,20 +465,3 @@ def build_chart(
     elif silent >= len(axis):
         silent = axis.size
     return Chart(axis, bars, shown, marks, names, silent)
-
-
-def _find_end(as_of: int, asset: CoveredAsset) -> int:
-    """Return until when (epoch ms) the readings hold: now, the removal or the end of the bars."""
-    removed_at = as_of if asset.removed_on is None else compute_midnight_s(asset.removed_on) * 1000
-    return min(as_of, removed_at, asset.outdated_from or as_of)
-
-
-def build_names(catalog: CatalogResponse) -> dict[str, str]:
-    """Return the name of each stored key; a legacy key's name points to its successor."""
-    names: dict[str, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
-    outdated: dict[str, str] = {
-        legacy.id: f"{legacy.name} (outdated, now {names[legacy.alias_of]})"
-        for legacy in catalog.legacy_indicator_keys
-        if legacy.alias_of in names
-    }
-    return {**names, **outdated}

@@ -1,6 +1,5 @@
 """The board's model: its query, and its rows, filtered and sorted. Only members see live data."""
 
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from starlette.requests import Request
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_state import get_state
 from schemas.catalog import CatalogAsset, CatalogQuery
-from schemas.query import Query, TickerList
+from schemas.query import Query
 from schemas.state import AssetState, StateQuery, StateResponse
 from schemas.vocabulary import (
     DAY_MS,
@@ -36,8 +35,6 @@ from serving.prices import PriceSummary
 BoardTimeframe = Literal[Timeframe, "all"]
 SortColumn = Literal["asset", "score", "changed", "price", "change", "week", IndicatorId]  # type: ignore[valid-type]
 SortOrder = Literal["asc", "desc"]
-# As a universe file defines it.
-TICKER_PATTERN = re.compile("[A-Z0-9]{1,12}")
 
 
 class AssetPageQuery(Query):
@@ -64,11 +61,10 @@ class BoardQuery(Query):
         default=None,
         description="Only assets with a shown reading that changed at the last candle, or in 24 h.",
     )
-    watch: TickerList = None
-    show: Literal["all", "first", "watched", "removed"] | None = Field(
-        default=None,
+    show: Literal["all", "first", "watched", "removed"] = Field(
+        default="all",
         description="watched: only the watchlist; first: the watchlist above the others; removed: "
-        "assets that are no longer covered. Default watched if watch is given.",
+        "assets that are no longer covered.",
     )
     sort: SortColumn = Field(default="score", description="Column that sorts the rows.")
     order: SortOrder | None = Field(
@@ -91,46 +87,21 @@ class BoardQuery(Query):
         return self.order or ("asc" if self.sort == "asset" else "desc")
 
     @property
-    def watched(self) -> tuple[str, ...] | None:
-        """The tickers of the watchlist in the URL, each once; None if there is none."""
-        if self.watch is None:
-            return None
-        tickers = (ticker.strip().upper() for ticker in self.watch.split(","))
-        # Every link of the page repeats the list, so what cannot be a ticker is left out.
-        return tuple(dict.fromkeys(filter(TICKER_PATTERN.fullmatch, tickers)))
-
-    @property
-    def shows_watched(self) -> bool:
-        """Whether only assets of the watchlist are shown."""
-        return self.show == "watched" or (self.show is None and self.watch is not None)
-
-    @property
     def is_unfiltered(self) -> bool:
-        """Whether all assets are shown, and the URL holds no watchlist."""
+        """Whether all assets are shown."""
         filters = (self.asset_class, self.indicator, self.direction, self.text, self.changed)
-        return not any((*filters, self.watch)) and self.show in (None, "all")
+        return not any(filters) and self.show == "all"
 
     def change(self, **changes: Any) -> str:
         """Return the query string of this view with some parameters changed, None removes one."""
         kept = self.model_dump(exclude_defaults=True, exclude={"timeframe"})
-        if self.watched is not None:
-            kept["watch"] = ",".join(self.watched)
         fields = {"timeframe": self.timeframe, **kept, **changes}
-        return urlencode({n: value for n, value in fields.items() if value is not None}, safe=",")
+        return urlencode({n: value for n, value in fields.items() if value is not None})
 
     def sort_by(self, column: SortColumn) -> str:
         """Return the query string of the link in a column's heading: sort, or reverse."""
         reverse: SortOrder = "asc" if self.sort_order == "desc" else "desc"
         return self.change(sort=column, order=reverse if column == self.sort else None)
-
-    def toggle(self, ticker: str) -> str:
-        """Return the query string of the same view with an asset added to its list or removed."""
-        held = self.watched or ()
-        left = [each for each in held if each != ticker.upper()]
-        watch = ",".join(left if ticker.upper() in held else [*held, ticker])
-        # Without `show`, a list in the URL would hide all other assets.
-        show = None if self.shows_watched else self.show or "all"
-        return self.change(watch=watch or None, show=show)
 
 
 QueryT = TypeVar("QueryT", bound=Query)
@@ -160,7 +131,7 @@ class Row(NamedTuple):
     """One asset: its reading on each shown timeframe by indicator, None if it has none.
 
     `since` has the times (epoch ms) when these were published, `changed_at` the newest of them.
-    `is_watched`: the asset is in the watchlist of the URL.
+    `is_watched`: the viewer watches the asset.
     """
 
     ticker: str
@@ -222,7 +193,7 @@ def build_heat_map(
 ) -> HeatMap:
     """Return the view of all tracked assets, or of removed ones with readings.
 
-    `watched` are the tickers of the viewer's stored watchlist; a list in the URL precedes it.
+    `watched` are the tickers of the viewer's watchlist.
     `changed_at` has the time of the last change of a ticker's indicator on a timeframe.
     """
     by_ticker = {state.ticker: state for state in states}
@@ -230,7 +201,6 @@ def build_heat_map(
     if query.show == "removed":
         assets = {ticker: state for ticker, state in by_ticker.items() if ticker not in assets}
     columns, timeframes = query.indicators, query.timeframes
-    wanted = {each.upper() for each in (watched if query.watched is None else query.watched)}
     last_runs = [find_last_run(timeframe, as_of) for timeframe in timeframes]
     since_by_filter = {"last": last_runs, "24h": [as_of - DAY_MS] * len(timeframes)}
     oldest = since_by_filter.get(query.changed or "", [0] * len(timeframes))
@@ -254,7 +224,7 @@ def build_heat_map(
             changed_at=max(chain.from_iterable(since.values())) or None,
             # A removed asset has no change of the last 24 hours.
             price=None if query.show == "removed" else prices.get(ticker),
-            is_watched=ticker.upper() in wanted,
+            is_watched=ticker in watched,
         )
         for column in INDICATOR_IDS:
             for reading, at, last_run in zip(
@@ -271,7 +241,7 @@ def build_heat_map(
             is_match
             and query.asset_class in (None, row.asset_class)
             and (query.text or "").casefold() in f"{row.ticker} {row.name}".casefold()
-            and (row.is_watched or not query.shows_watched)
+            and (row.is_watched or query.show != "watched")
         ):
             rows.append(row)
     counts = {kind: (up, down) for kind, (up, down) in leanings.items() if up or down}
@@ -309,22 +279,6 @@ def _sort_rows(rows: list[Row], query: BoardQuery) -> list[Row]:
 ModelT = TypeVar("ModelT")
 
 
-@dataclass(frozen=True, slots=True)
-class BoardModel:
-    """The latest data of one timeframe or all; `names` are the indicators' display names.
-
-    `changed_at` is that of `build_heat_map`, `as_of` the time of the data in epoch ms. `prices` are
-    by ticker, None if the operator shows no prices.
-    """
-
-    tracked: Sequence[CatalogAsset]
-    names: Mapping[IndicatorId, str]
-    state: StateResponse
-    changed_at: Mapping[tuple[str, str, str], int]
-    as_of: int
-    prices: Mapping[str, PriceSummary] | None
-
-
 async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT]]) -> ModelT:
     """Return what `read` returns, with all its handlers on one snapshot.
 
@@ -339,21 +293,38 @@ async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT
             return model
 
 
-async def load_board_model(timeframe: BoardTimeframe, context: Context) -> BoardModel:
-    """Return the data of the board; ApiError `unavailable` before the first run."""
-    wanted = None if timeframe == "all" else timeframe
-    state = await get_state(StateQuery(timeframe=wanted), context)
-    catalog, snapshot = await get_catalog(CatalogQuery(), context), await context.snapshot()
-    ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
-    tickers = [asset.ticker for asset in state.assets]
-    return BoardModel(
-        tracked=catalog.assets.list,
-        names={indicator.id: indicator.name for indicator in catalog.indicators},
-        state=state,
-        changed_at={
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A view of the latest data; `names` are the indicators' display names, `as_of` is epoch ms."""
+
+    query: BoardQuery
+    state: StateResponse
+    names: Mapping[IndicatorId, str]
+    as_of: int
+    has_prices: bool
+    heat: HeatMap
+
+
+async def load_board(query: BoardQuery, watched: Collection[str], context: Context) -> Board:
+    """Return a view of the board; `watched` is the viewer's watchlist.
+
+    ApiError `unavailable` before the first run.
+    """
+
+    async def read() -> Board:
+        wanted = None if query.timeframe == "all" else query.timeframe
+        state = await get_state(StateQuery(timeframe=wanted), context)
+        catalog, snapshot = await get_catalog(CatalogQuery(), context), await context.snapshot()
+        ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
+        tickers = [asset.ticker for asset in state.assets]
+        changed_at = {
             (change.ticker, change.indicator, change.timeframe): change.created_at
             for change in ledger.find_last_changes(until, tickers, wanted)
-        },
-        as_of=snapshot.market_time,
-        prices=None if context.prices is None else await context.prices.load_summaries(),
-    )
+        }
+        prices = {} if context.prices is None else await context.prices.load_summaries()
+        as_of, tracked = snapshot.market_time, catalog.assets.list
+        heat = build_heat_map(tracked, state.assets, prices, query, watched, changed_at, as_of)
+        names = {indicator.id: indicator.name for indicator in catalog.indicators}
+        return Board(query, state, names, as_of, context.prices is not None, heat)
+
+    return await read_one_version(context, read)

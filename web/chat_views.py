@@ -17,8 +17,14 @@ from serving.context import Context
 from serving.tool import Tool
 from web.asset_chart import load_asset_model
 from web.asset_page import build_asset_values
-from web.board import BADGES, list_row_values, load_map
-from web.board_model import AssetPageQuery, BoardQuery, parse_page_query, read_one_version
+from web.board import BADGES, list_row_values
+from web.board_model import (
+    AssetPageQuery,
+    BoardQuery,
+    load_board,
+    parse_page_query,
+    read_one_version,
+)
 from web.pages import render_template
 
 # The styles of a view, each with the page that it is for, empty for both.
@@ -57,10 +63,9 @@ async def draw_page(query: PageAddress, context: Context) -> DrawnPage:
     path, _, arguments = query.address.partition("?")
     request = Request({"type": "http", "query_string": arguments.encode()})
     if path == "/":
-        board = parse_page_query(request, BoardQuery)
-        model, heat = await load_map(board, (), context)
-        values = list_row_values(board, model, heat)
-        values |= {"badge": BADGES[model.state.meta.source], "is_member": False}
+        board = await load_board(parse_page_query(request, BoardQuery), (), context)
+        values = list_row_values(board)
+        values |= {"badge": BADGES[board.state.meta.source], "is_member": False}
         return DrawnPage(html=render_template("chat_board.html", "/", **values))
     if not path.startswith("/assets/"):
         raise ApiError("invalid_parameter", "address: a view shows only / and /assets/TICKER.", 400)

@@ -54,8 +54,8 @@ from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from web.api_access import build_api_access_routes
-from web.asset_page import build_asset_routes
-from web.board import build_board_routes
+from web.asset_page import AssetPages
+from web.board import BoardPages
 from web.buy_pages import (
     BuyPages,
     FetchPayment,
@@ -390,8 +390,10 @@ def build_page_routes(
         *build_operations_routes(access, billing, sessions, runner, doctor),
         *build_static_routes(),
         *build_crawler_routes(runner),
-        *build_board_routes(runner, sample_board, sessions, Watchlists(access, context.clock)),
+        *BoardPages(
+            context, sample_board.context, sessions, Watchlists(access, context.clock)
+        ).build_routes(runner),
         *build_view_routes(runner, sample, sessions.find_viewer),
-        *build_asset_routes(runner, sample, sessions.find_viewer),
+        *AssetPages(context, sample.context, sessions.find_viewer).build_routes(runner),
         *build_log_routes(runner, sessions),
     ]

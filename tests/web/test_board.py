@@ -8,13 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import numpy as np
 import pytest
 
-from access.members import Watchlists
 from schemas.coverage import CoveredAsset
 from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
@@ -48,10 +46,7 @@ from tests.support.web_page import (
     parse_board,
     parse_heat_map,
 )
-from web.board import BoardPage, BoardView
-from web.board_model import BoardQuery
-
-MEMBERS_VIEW = BoardView(BoardQuery(), None, is_member=True, watched=())
+from web.board_model import BoardQuery, load_board
 
 
 @pytest.mark.clause("pages")
@@ -189,16 +184,6 @@ class MovingPrices(Prices):
         return await super().load_summaries()
 
 
-def open_board(served: RunningService, prices: type[MovingPrices] | None = None) -> BoardPage:
-    """Return a board of the service's stores, apart from its server."""
-    snapshots = SnapshotCache(served.market)
-    shown = None if prices is None else prices(served.market, snapshots)
-    url, clock = served.base_url, served.clock
-    context = Context(snapshots, url, f"{url}/docs", clock, "test", 10, prices=shown)
-    sessions: Any = None  # Only whole requests need them.
-    return BoardPage(context, context, sessions, Watchlists(served.access, clock))
-
-
 @pytest.mark.clause("pages")
 async def test_a_members_board_shows_the_newest_snapshot(served_alone: RunningService):
     before = parse_heat_map(await get_board(served_alone))
@@ -212,9 +197,13 @@ async def test_a_members_board_shows_the_newest_snapshot(served_alone: RunningSe
 @pytest.mark.clause("pages")
 @pytest.mark.clause("feed")
 async def test_a_page_never_mixes_two_snapshots(served_alone: RunningService):
-    model, heat = await open_board(served_alone, MovingPrices).load_map(MEMBERS_VIEW)
-    assert model.state.as_of == "2026-09-30T13:03:00.000Z"
-    (nvidia,) = [row for row in heat.rows if row.ticker == "NVDA"]
+    market, clock = served_alone.market, served_alone.clock
+    snapshots = SnapshotCache(market)
+    prices = MovingPrices(market, snapshots)
+    context = Context(snapshots, served_alone.base_url, "", clock, "test", 10, prices=prices)
+    board = await load_board(BoardQuery(), (), context)
+    assert board.state.as_of == "2026-09-30T13:03:00.000Z"
+    (nvidia,) = [row for row in board.heat.rows if row.ticker == "NVDA"]
     assert nvidia.readings["ceres"] == ("bearish",)
 
 
@@ -490,19 +479,6 @@ async def test_only_members_forms_change_a_watchlist(served):
     assert not list_stars(Page(await served.get_page("/", cookie=former)))
 
 
-@pytest.mark.clause("pages")
-@pytest.mark.clause("16.7")
-@pytest.mark.parametrize("is_member", [True, False])
-async def test_a_list_in_the_url_shows_its_assets_to_everyone(served, is_member):
-    page = await get_board(served, is_member=is_member, watch="xau, NVDA,XAU,?", sort="asset")
-    assert [*parse_board(page)] == ["NVDA", "XAU"]
-    whole = await get_board(served, is_member=is_member, watch="xau", show="all")
-    assert len(parse_board(whole)) >= 5
-    first = await get_board(served, is_member=is_member, watch="xau", show="first", sort="asset")
-    assert len(parse_board(first)) >= 5
-    assert next(iter(parse_board(first))) == "XAU"
-
-
 @pytest.mark.clause("16.9")
 async def test_the_board_says_for_how_long_and_what_changed_at_the_last_candle(
     served_alone: RunningService,
@@ -523,29 +499,6 @@ async def test_the_board_says_for_how_long_and_what_changed_at_the_last_candle(
     assert parse_board(shown).keys() == {"BTC"}
     document = (await served_alone.get_page("/board.json?changed=last", is_member=True)).json()
     assert document["assets"][0]["changed_at"] == "2026-09-30T16:03:00.000Z"
-
-
-@pytest.mark.clause("16.7")
-@pytest.mark.parametrize("unit", ["\ufdfa", "\u0130", "&<", "A", "A,"])
-async def test_a_list_in_the_url_does_not_swell_the_page(served, unit):
-    page = await served.client.get("/", params={"watch": unit * (2000 // len(unit))})
-    assert len(page.content) < 60_000
-
-
-@pytest.mark.clause("pages")
-@pytest.mark.clause("16.7")
-async def test_visitors_stars_are_links_that_keep_the_view(served):
-    page = await get_board(served, is_member=False, sort="price")
-    (add,) = [one["href"] for one in page.find_all("a") if one.get("aria-label") == "Watch BTC"]
-    fields = {"timeframe": ["4h"], "sort": ["price"], "watch": ["BTC"], "show": ["all"]}
-    assert add is not None
-    assert parse_qs(urlsplit(add).query) == fields
-    added = Page(await served.get_page(f"/{add}"))
-    assert len(parse_board(added)) == 9
-    labels = {one.get("aria-label"): one.get("href") for one in added.find_all("a")}
-    assert {"Stop watching BTC", "Watch ETH"} <= labels.keys()
-    assert "watch=BTC,ETH" in str(labels["Watch ETH"])
-    assert "watch" not in parse_qs(urlsplit(labels["Stop watching BTC"] or "").query)
 
 
 @pytest.mark.clause("pages")

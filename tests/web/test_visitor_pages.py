@@ -54,7 +54,6 @@ async def test_a_visitors_page_is_rendered_once_for_a_version_of_the_data(
     [
         *(
             "/?text={}",
-            "/?watch=BTC,{}",
             "/feed?ticker={}",
             "/feed?utm_source={}&since=2026-09-0{}",
         ),
@@ -115,7 +114,7 @@ async def test_the_page_of_a_missing_address_has_one_size_at_any_depth(
 @pytest.mark.parametrize(
     "path",
     [
-        *("/?timeframe={}", "/?indicator={}", "/?sort={}", "/?text={}", "/?watch={}"),
+        *("/?timeframe={}", "/?indicator={}", "/?sort={}", "/?text={}"),
         *(f"/feed?{name}={{}}" for name in ("tier", "direction", "timeframe", "indicator")),
         *(f"/feed?{name}={{}}" for name in ("ticker", "since", "limit", "offset", "order")),
         *(f"/flips?{name}={{}}" for name in ("hours", "direction", "timeframe", "asset_class")),

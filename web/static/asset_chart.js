@@ -47,6 +47,8 @@ function zoomBy(factor, at = view.max) {
 // A mark in view keeps its whole width at the edges, and one out of view is hidden.
 function placeMarks() {
   const scale = getWidth() / (view.max - view.min);
+  // A browser that takes a picture of a long page may lay it out without any width first.
+  if (!scale) return;
   for (const mark of time.querySelectorAll("use")) {
     mark.dataset.x ??= parseFloat(mark.getAttribute("x")) / 100 * chart.size;
     const x = (mark.dataset.x - view.min) * scale;

@@ -11,7 +11,7 @@ function isMatch(row, wanted) {
   const shown = cells.filter(cell => !cell.hidden);
   return (!wanted.asset_class || row.classList.contains(wanted.asset_class))
     && label.includes(wanted.text.trim().toLowerCase())
-    && (wanted.show !== "watched" || head.querySelector("[name=remove], .star.on"))
+    && (wanted.show !== "watched" || head.querySelector("[name=remove]"))
     && (!wanted.direction || shown.some(cell =>
       cell.classList.contains(wanted.direction) || cell.querySelector(`b.${wanted.direction}`)));
 }
