@@ -54,21 +54,18 @@ class MaintenanceJob:
             failed_at = self._failed_at
             has_failed = failed_at is not None and 0 <= now - failed_at < RETRY_MS
             if now // DAY_MS != self._last_done_day and not has_failed:
-                await self._run_round(now)
+                try:
+                    pruned = await prune_access(self._store, self._provider, now)
+                    unreached = await self._reconcile()
+                except Exception as error:
+                    self._failures.write(log.error, "maintenance_failed", describe_failure(error))
+                    self._failed_at = self._clock()
+                else:
+                    log.info("maintenance_done", pruned=pruned, unreached=unreached)
+                    self._failed_at = self._clock() if unreached else None
+                    if not unreached:
+                        self._last_done_day = now // DAY_MS
             await self._sleep(SLEEP_STEP_S)
-
-    async def _run_round(self, now: int) -> None:
-        try:
-            pruned = await prune_access(self._store, self._provider, now)
-            unreached = await self._reconcile()
-        except Exception as error:
-            self._failures.write(log.error, "maintenance_failed", describe_failure(error))
-            self._failed_at = self._clock()
-            return
-        log.info("maintenance_done", pruned=pruned, unreached=unreached)
-        self._failed_at = self._clock() if unreached else None
-        if not unreached:
-            self._last_done_day = now // DAY_MS
 
     async def _reconcile(self) -> int:
         """Update memberships; return how many the processor gave no status for.

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -81,13 +81,6 @@ class MemberPlan:
         return ended[:MAX_ENDED_SHOWN]
 
 
-class MemberCall(NamedTuple):
-    """A call and the key that made it."""
-
-    key: KeyRow
-    call: LoggedCall
-
-
 class MemberKeys:
     """Lets members manage the keys of their memberships; `clock` returns epoch ms."""
 
@@ -163,16 +156,16 @@ class MemberKeys:
             )
         return api_key
 
-    async def list_calls(self, email: str, limit: int) -> list[MemberCall]:
-        """Return the latest stored calls of a mailbox's keys, newest first."""
+    async def list_calls(self, email: str, limit: int) -> list[tuple[KeyRow, LoggedCall]]:
+        """Return the latest stored calls of a mailbox's keys, each with its key, newest first."""
         keys = [held.key for plan in await self.list_plans(email) for held in plan.keys]
         keys.sort(key=lambda key: key.last_used_at or key.created_at, reverse=True)
         calls = [
-            MemberCall(key, call)
+            (key, call)
             for key in keys[:MAX_KEYS_WITH_CALLS]
             for call in await self._store.list_calls(key.id, limit)
         ]
-        calls.sort(key=lambda made: made.call.at, reverse=True)
+        calls.sort(key=lambda made: made[1].at, reverse=True)
         return calls[:limit]
 
     async def list_usage(self, plan: MemberPlan, days: int) -> list[DayUsage]:
@@ -182,11 +175,8 @@ class MemberKeys:
 
     async def relabel(self, email: str, membership_id: int, key_id: int, label: str) -> None:
         """Rename a live key; raise ApiError 400 for a bad label, 404 if there is no such key."""
-        membership, clean_label = (
-            await self._get_membership(email, membership_id),
-            parse_label(label),
-        )
-        if not await self._store.relabel_key(membership.id, key_id, clean_label):
+        membership = await self._get_membership(email, membership_id)
+        if not await self._store.relabel_key(membership.id, key_id, parse_label(label)):
             raise _not_found_error("key")
 
     async def revoke(self, email: str, membership_id: int, key_id: int) -> None:
@@ -342,11 +332,6 @@ class MemberBilling:
         except ApiError:
             return None
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether statuses are requested over the network, from a processor with a portal."""
-        return self._provider.has_portal
-
     def is_manageable(self, membership: StoredMembership) -> bool:
         """Return whether the processor's portal can manage a membership."""
         return self._provider.has_portal and membership.row.mode == self._provider.mode
@@ -393,27 +378,11 @@ class MemberBilling:
 MAX_WATCHED = 100
 
 
-class Watchlists:
-    """Stores which assets members watch; `email` is the viewer's, `clock` returns epoch ms."""
-
-    def __init__(self, store: AccessStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-
-    async def list_tickers(self, email: str) -> tuple[str, ...]:
-        """Return the tickers that a member watches, sorted."""
-        return await self._store.list_watched(normalize_email(email))
-
-    async def add(self, email: str, ticker: str) -> None:
-        """Watch an asset; ApiError 409 if the list is full. Idempotent."""
-        holder = normalize_email(email)
-        if not await self._store.watch(holder, ticker, self._clock(), MAX_WATCHED):
-            raise ApiError(
-                "invalid_parameter",
-                f"Your watchlist is full: it holds {MAX_WATCHED} assets. Remove one first.",
-                409,
-            )
-
-    async def remove(self, email: str, ticker: str) -> None:
-        """Stop watching an asset; idempotent."""
-        await self._store.unwatch(normalize_email(email), ticker)
+async def watch(store: AccessStore, email: str, ticker: str, now: int) -> None:
+    """Add an asset to a member's watchlist; ApiError 409 if the list is full. Idempotent."""
+    if not await store.watch(normalize_email(email), ticker, now, MAX_WATCHED):
+        raise ApiError(
+            "invalid_parameter",
+            f"Your watchlist is full: it holds {MAX_WATCHED} assets. Remove one first.",
+            409,
+        )

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.provider import PRICES_USD
-from access.members import Watchlists
+from access.members import watch
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_stats import get_stats
 from rest_shim.endpoints import is_not_modified
@@ -26,6 +26,8 @@ from serving.http import CACHE_NO_STORE, CACHE_PRIVATE, JSON, read_headers
 from serving.json_text import to_json, to_utf8
 from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
+from store.access_rows import normalize_email
+from store.sql.access_store import AccessStore
 from web.board_model import (
     CLASS_NAMES,
     Board,
@@ -72,7 +74,7 @@ class BoardPages:
     context: Context
     sample: Context
     sessions: Sessions
-    watchlists: Watchlists
+    access: AccessStore
 
     def build_routes(self, runner: ToolRunner) -> list[Route]:
         """Return the routes."""
@@ -223,14 +225,14 @@ class BoardPages:
         ticker = form.get("remove", "")
         if ticker:
             # Also an asset that is no longer covered.
-            await self.watchlists.remove(viewer.email, ticker)
+            await self.access.unwatch(normalize_email(viewer.email), ticker)
         else:
             assets = (await self.context.snapshot()).assets
             try:
                 ticker = find_asset(form.get("add", ""), assets).ticker
             except ApiError as unknown:
                 raise ApiError(unknown.code, unknown.message, 404) from None
-            await self.watchlists.add(viewer.email, ticker)
+            await watch(self.access, viewer.email, ticker, self.context.clock())
         scope = {"type": "http", "query_string": form.get("back", "").encode()}
         try:
             query = parse_page_query(Request(scope), BoardQuery)
@@ -246,7 +248,8 @@ class BoardPages:
         viewer = await self.sessions.find_viewer(request)
         if viewer is None or not viewer.is_member:
             return query, viewer, (), self.sample
-        return query, viewer, await self.watchlists.list_tickers(viewer.email), self.context
+        watched = await self.access.list_watched(normalize_email(viewer.email))
+        return query, viewer, watched, self.context
 
     async def _load_file(self, request: Request) -> tuple[Board, bool]:
         """Return the view of a file's URL, and whether a member sees it."""

@@ -317,7 +317,7 @@ async def load_board(query: BoardQuery, watched: Collection[str], context: Conte
         catalog, snapshot = await get_catalog(CatalogQuery(), context), await context.snapshot()
         ledger, until = await context.snapshots.ledger(snapshot), snapshot.stored.last_created_at
         tickers = [asset.ticker for asset in state.assets]
-        changed_at = {
+        changed_at: dict[tuple[str, str, str], int] = {
             (change.ticker, change.indicator, change.timeframe): change.created_at
             for change in ledger.find_last_changes(until, tickers, wanted)
         }

@@ -426,7 +426,7 @@ def build_pay_page_routes(
 
     async def respond(request: Request) -> Response:
         """Show a checkout, or pay or cancel it."""
-        session = await billing.find_session(request.path_params["session_id"])
+        session = await billing.store.find_sandbox_session(request.path_params["session_id"])
         if session is None:
             raise ApiError("invalid_parameter", f"There is no such checkout. {START_OVER}", 404)
         requested, status = None, billing.get_status(session)

@@ -1,14 +1,22 @@
-"""The documentation at /docs, public: an index, articles, pages made of code, the API viewer."""
+"""The documentation at /docs, public: an index, articles, pages made of code, the API viewer.
+
+Articles are Markdown files of web/texts: HTML is escaped, every heading has an anchor. The files
+are symbolic links into docs/, so each text exists once; a wheel contains their targets. Links
+between the files become links between pages.
+"""
 
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,22 +36,155 @@ from serving.http import CACHE_ONE_MINUTE, JSON
 from serving.json_schema import build_input_schema
 from serving.tool import READ_ONLY
 from serving.tool_runner import ToolRunner
-from web.markdown import (
-    Heading,
-    load_articles,
-    load_examples,
-    parse_article,
-    read_text,
-    render_inline,
-)
 from web.pages import (
     SECURITY_HEADERS,
     build_page_route,
-    redirect_to,
     render_page,
     respond_with_page,
 )
 from web.sessions import FindViewer
+
+# Comments that mark generated blocks. HTML is off, so they would be shown as text.
+MARKS_PATTERN = re.compile(r"^<!--.*-->\n", re.MULTILINE)
+
+# What only those who change the code need stands between such comments; pages leave it out.
+DEVELOPERS_PATTERN = re.compile(
+    r"^<!-- developers -->\n.*?^<!-- end of developers -->\n", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading that can be linked to."""
+
+    level: int
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """A rendered Markdown file; `about` is its first sentence, without markup."""
+
+    title: str
+    about: str
+    headings: tuple[Heading, ...]
+    html: Markup
+
+
+def parse_article(text: str, pages: Collection[str]) -> Article:
+    """Parse Markdown that begins with its title; only links to `pages` are kept."""
+    tokens = _create_parser().parse(MARKS_PATTERN.sub("", DEVELOPERS_PATTERN.sub("", text)))
+    title, *headings = _add_anchors(tokens)
+    for token in tokens:
+        token.children = list(_resolve_links(token.children or (), pages)) or None
+        # The Content-Security-Policy forbids the inline styles by which the parser aligns cells.
+        if style := str(token.attrs.pop("style", "")):
+            token.attrSet("class", style.removeprefix("text-align:"))
+    about = next(_extract_text(tokens[at + 1]) for at in _find_tokens(tokens, "paragraph_open"))
+    parser = _create_parser()
+    return Article(
+        title.text,
+        about.split(". ")[0].rstrip(".:") + ".",
+        tuple(headings),
+        Markup(parser.renderer.render(tokens[3:], parser.options, {})),
+    )
+
+
+@cache
+def load_articles(other_pages: tuple[str, ...]) -> dict[str, Article]:
+    """Return all articles by name; they can link to each other and to `other_pages`."""
+    found = [file.name for file in files("web").joinpath("texts").iterdir()]
+    names = [name.removesuffix(".md") for name in found if name.endswith(".md")]
+    return {name: parse_article(read_text(name), [*other_pages, *names]) for name in names}
+
+
+@cache
+def load_examples() -> dict[str, tuple[str, str]]:
+    """Return an example of each tool by name: a call and its result, both as JSON text."""
+    # In examples.md, code blocks alternate between a call and its result.
+    text = files("web").joinpath("examples.md").read_text(encoding="utf-8")
+    blocks = list_code_blocks(text)
+    pairs = zip(blocks[::2], blocks[1::2], strict=True)
+    return {json.loads(call)["name"]: (call, answer) for call, answer in pairs}
+
+
+def read_text(name: str) -> str:
+    """Return the Markdown of an article."""
+    return files("web").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")
+
+
+def render_inline(text: str) -> Markup:
+    """Return one line of Markdown as HTML, without a paragraph."""
+    return Markup(_create_parser().renderInline(text))
+
+
+def list_code_blocks(text: str) -> list[str]:
+    """Return the contents of the fenced code blocks."""
+    return [token.content for token in _create_parser().parse(text) if token.type == "fence"]
+
+
+def build_anchor(text: str) -> str:
+    """Return the anchor of a heading, by the rule of GitHub."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+
+
+def _add_anchors(tokens: Sequence[Token]) -> Iterator[Heading]:
+    """Set a unique anchor on every heading, and yield the headings."""
+    seen: dict[str, int] = {}
+    for at in _find_tokens(tokens, "heading_open"):
+        text = _extract_text(tokens[at + 1])
+        anchor = build_anchor(text)
+        seen[anchor] = seen.get(anchor, -1) + 1
+        id_ = f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
+        tokens[at].attrSet("id", id_)
+        yield Heading(int(tokens[at].tag[1:]), id_, text)
+
+
+def _resolve_links(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token]:
+    """Point links between files to pages; replace links to other files with their text."""
+    # A file that is not served would be a dead link, which is worse than none.
+    is_kept = True
+    for child in children:
+        if child.type == "link_open":
+            href = str(child.attrGet("href"))
+            name, dot, rest = href.partition(".md")
+            is_outside = href.startswith(("https://", "mailto:", "#"))
+            is_kept = is_outside or bool(dot and name in pages)
+            child.attrSet("href", href if is_outside else name + rest)
+        if is_kept or child.type not in ("link_open", "link_close"):
+            yield child
+
+
+def _find_tokens(tokens: Sequence[Token], kind: str) -> Iterator[int]:
+    return (at for at, token in enumerate(tokens) if token.type == kind)
+
+
+def _extract_text(token: Token) -> str:
+    """Return the text of an inline token without its markup."""
+    kinds = {"softbreak": " "}
+    return "".join(kinds.get(child.type, child.content) for child in token.children or ())
+
+
+@cache
+def _create_parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    rules: dict[str, Callable[[Token], str]] = {
+        # A wide table scrolls inside its own box; `tabindex` lets the keyboard scroll it too.
+        "table_open": lambda token: (
+            '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>\n'
+        ),
+        "table_close": lambda token: "</table></div>\n",
+        "fence": lambda token: (
+            f'<pre tabindex="0" data-copy><code>{escape(token.content)}</code></pre>\n'
+        ),
+    }
+    for name, render in rules.items():
+        parser.add_render_rule(
+            name, lambda renderer, tokens, at, *rest, render=render: render(tokens[at])
+        )
+    return parser
+
 
 DAYS_PER_MONTH = 30
 # The columns of the measured changes that the guide shows, with their places in the table.
@@ -213,22 +354,6 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
     ),
 }
 PAGE_ORDER = tuple(name for names in PAGES_BY_READER.values() for name in names)
-# Former pages, by the page that now answers their readers' questions.
-MOVED_PAGES = {
-    "behavior": "docs/indicators#what-to-expect",
-    "examples": "docs/tools",
-    "faults": "docs/sources#when-data-are-bad",
-    "faq": "docs/getting-started#questions",
-    "interop": "docs/agents#clients-and-frameworks",
-    "monitoring": "docs/deployment#watch-the-service",
-    "openapi": "docs/rest",
-    "performance": "docs/deployment#more-than-one-process",
-    "proof-of-storage": "docs/recovery#audit-the-stored-data",
-    "scaling": "docs/deployment#more-than-one-process",
-    "terminal": "docs/commands",
-    "try": "docs/rest",
-    "universe": "docs/sources#cover-other-assets",
-}
 # RapiDoc writes `style` attributes and one style sheet, of which this is the hash.
 VIEWER_STYLE = "sha256-1n7zAaXyg5Nmm/NVb55rhtw8sE0GvWOM2FuLw5Ixw5c="
 VIEWER_POLICY = (
@@ -269,17 +394,12 @@ def build_docs_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route
     """Return the routes of the index and the pages."""
     context = runner.context
     links = {link.name: link for link in list_page_links(sells_keys=context.sells_keys)}
-    calls = {one.operation_id: one for one in ENDPOINTS}
-
-    async def show_index(request: Request) -> Response:
-        return await respond(request, "docs_index.html", PageLink("", INDEX_TITLE, INDEX_SUMMARY))
 
     async def show_page(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name in MOVED_PAGES:
-            return redirect_to(request, MOVED_PAGES[name])
-        if name.startswith("try/") and (call := calls.get(name.removeprefix("try/"))):
-            return redirect_to(request, f"docs/rest{build_call_anchor(call)}")
+        name = request.path_params.get("name")
+        if name is None:
+            index = PageLink("", INDEX_TITLE, INDEX_SUMMARY)
+            return await respond(request, "docs_index.html", index)
         if name in links:
             return await respond(request, "", links[name])
         missing = PageLink("", "Page not found", "These pages are available:")
@@ -320,7 +440,7 @@ def build_docs_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route
         return await respond_with_page(request, context, viewer, key, draw)
 
     return [
-        build_page_route("/docs", runner, show_index),
+        build_page_route("/docs", runner, show_page),
         build_page_route("/docs/{name:path}", runner, show_page),
     ]
 

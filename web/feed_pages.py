@@ -7,11 +7,11 @@ visitors the labelled sample.
 import json
 import shlex
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
@@ -22,9 +22,11 @@ from access.throttle import find_client
 from mcp_server.tools.get_confluence import GET_CONFLUENCE
 from mcp_server.tools.get_flips import GET_FLIPS, WINDOW_HOURS
 from mcp_server.tools.get_signals import GET_SIGNALS
-from rest_shim.endpoints import ENDPOINTS, negotiate_response
+from rest_shim.endpoints import ENDPOINTS, Endpoint, negotiate_response
+from rest_shim.log import GET_LOG_PROOF, load_log_key, load_signed_note
 from schemas.confluence import ConfluenceResponse
-from schemas.coverage import Coverage
+from schemas.coverage import Coverage, CoveredIndicator
+from schemas.errors import ApiError
 from schemas.flips import FlipsResponse
 from schemas.query import Query
 from schemas.signals import Signal, SignalsResponse
@@ -34,10 +36,16 @@ from schemas.vocabulary import (
     LEGACY_KEYS,
     Instant,
     find_latest_run,
+    fold_name,
     format_instant,
 )
 from serving.argument_values import parse_instant_ms
-from serving.arguments import ArgumentError, parse_arguments
+from serving.arguments import (
+    ArgumentError,
+    Rejected,
+    get_argument_schemas,
+    parse_arguments,
+)
 from serving.error_responses import guard_route
 from serving.freshness import NO_CALL
 from serving.http import CACHE_NO_STORE, read_headers
@@ -46,14 +54,8 @@ from serving.tool_runner import AnyTool, ToolRunner
 from web.board import BADGES
 from web.board_model import CLASS_NAMES, read_page_arguments
 from web.csv_text import Cell, render_csv
-from web.filter_form import (
-    PAGING_ARGUMENT,
-    FilterField,
-    FormTexts,
-    build_fields,
-    describe_problems,
-)
 from web.pages import (
+    MAX_ECHOED_CHARS,
     SECURITY_HEADERS,
     build_page_route,
     render_error_for_browser,
@@ -61,7 +63,127 @@ from web.pages import (
     render_template,
     respond_with_page,
 )
-from web.sessions import FindViewer, Viewer, refuse_key
+from web.sessions import FindViewer, Sessions, Viewer, refuse_key
+
+FieldKind = Literal["choice", "asset", "number", "time", "text"]
+# The links between pages set it, because another filter begins again at the first page.
+PAGING_ARGUMENT = "offset"
+# A whole number with at most so many values is chosen from a list.
+MAX_LISTED_NUMBERS = 12
+BOUNDS = ("minimum", "maximum")
+
+
+# A value of a filter and its label; an empty value leaves the filter out.
+Choice = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FormTexts:
+    """How a page words its filters: labels by argument, and labels of values by argument.
+
+    `main` are the arguments in the first row; the others are behind "More filters".
+    """
+
+    labels: Mapping[str, str]
+    values: Mapping[str, Mapping[str, str]]
+    main: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterField:
+    """One field of the form; `error` is empty if its value is accepted."""
+
+    name: str
+    label: str
+    kind: FieldKind
+    value: str
+    is_main: bool
+    choices: list[Choice] = field(default_factory=list)
+    minimum: int | None = None
+    maximum: int | None = None
+    default: str = ""
+    error: str = ""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the viewer should see this field: it has a value of its own, or an error."""
+        return bool(self.error) or self.value != (self.default if self.kind == "choice" else "")
+
+
+def build_fields(
+    query: type[Query],
+    sent: Mapping[str, Any],
+    errors: Mapping[str, str],
+    texts: FormTexts,
+    indicators: Iterable[CoveredIndicator],
+) -> list[FilterField]:
+    """Return the fields of a form with the values that were sent."""
+    fields = []
+    for name, schema in get_argument_schemas(query).items():
+        # The view is for agents: a page always shows rows.
+        if name in (PAGING_ARGUMENT, "view"):
+            continue
+        error, value, labels = errors.get(name, ""), sent.get(name), texts.values.get(name, {})
+        typed = "" if value is None or isinstance(value, Rejected) else str(value)
+        if error:
+            typed = typed[:MAX_ECHOED_CHARS]
+        default, low, high = (str(schema.get("default", "")), *map(schema.get, BOUNDS))
+        kind: FieldKind = "text"
+        values = schema.get("enum", [])
+        if schema["type"] == "integer":
+            kind = "number"
+            if low is not None and high is not None and high - low < MAX_LISTED_NUMBERS:
+                values = [str(number) for number in range(low, high + 1)]
+        choices = [(each, labels.get(each, each.capitalize())) for each in values]
+        if name == "ticker":
+            kind = "asset"
+        elif name == "indicator":
+            choices = [(str(one.id), one.name) for one in indicators]
+        elif schema.get("format") == "date-time":
+            kind = "time"
+        if choices:
+            kind = "choice"
+            if "default" not in schema:
+                choices = [("", labels.get("", "Any")), *choices]
+        if kind == "choice" and error and typed:
+            # The value that was sent stays visible beside its error.
+            choices = [*choices, (typed, typed)]
+        elif kind == "choice":
+            # A value or its label, ignoring case and spacing.
+            named = {fold_name(text): pair[0] for pair in choices for text in pair[::-1]}
+            typed = named.get(fold_name(typed or default), "")
+        elif kind == "time" and not error:
+            sent_time, typed = typed, ""
+            # A relative time, such as 7d, is an instant in the query and stays out of the field.
+            with suppress(ArgumentError):
+                instant = format_instant(parse_instant_ms("time", sent_time))
+                # As browsers' time fields hold it, in UTC without its zone.
+                typed = instant.removesuffix("Z").removesuffix(".000").removesuffix(":00")
+        fields.append(
+            FilterField(
+                name=name,
+                label=texts.labels.get(name, name.replace("_", " ").capitalize()),
+                kind=kind,
+                value=typed,
+                is_main=name in texts.main,
+                choices=choices,
+                minimum=low,
+                maximum=high,
+                default=default,
+                error=error,
+            )
+        )
+    return fields
+
+
+def describe_problems(error: ArgumentError) -> dict[str, str]:
+    """Return what to change, by argument: the sentences of the tool without its name."""
+    texts = {}
+    for problem in error.problems:
+        text = problem.text.removeprefix(f"{problem.argument}: ")
+        texts[problem.argument] = f"{text[0].upper()}{text[1:]}."
+    return texts
+
 
 # A header and its rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]
@@ -273,23 +395,21 @@ class Visit:
         return self.runner.context.prices is not None
 
 
+@dataclass(frozen=True, slots=True)
 class ViewPage:
-    """Serves one view as a page, as CSV and as JSON."""
+    """Serves one view as a page, as CSV and as JSON; visitors see the `sample`."""
 
-    def __init__(
-        self, view: View, runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
-    ) -> None:
-        self._view = view
-        self._runner = runner
-        self._sample = sample
-        self._find_viewer = find_viewer
-        self._endpoint = ENDPOINTS_BY_TOOL[view.tool.name]
+    view: View
+    endpoint: Endpoint
+    runner: ToolRunner
+    sample: ToolRunner
+    find_viewer: FindViewer
 
     def build_routes(self) -> list[Route]:
         """Return the routes of the page and of its two files."""
-        path, runner = f"/{self._view.path}", self._runner
+        path, runner = f"/{self.view.path}", self.runner
         files = {f"{path}.csv": self.send_csv, f"{path}.json": self.send_json}
-        if self._view is FEED:
+        if self.view is FEED:
             files[f"{path}.atom"] = self.send_atom
         return [
             build_page_route(path, runner, self.show),
@@ -305,23 +425,23 @@ class ViewPage:
 
     async def send_json(self, request: Request) -> Response:
         """Return the tool's result, in the bytes that its REST endpoint returns."""
-        refuse_key(request, f"{self._runner.context.base_url}{self._endpoint.path}")
+        refuse_key(request, f"{self.runner.context.base_url}{self.endpoint.path}")
         visit = await self._read(request)
         body = await self._fetch(visit, await self._parse(visit))
         status, headers, content = negotiate_response(
-            body, self._endpoint, read_headers(request.scope)
+            body, self.endpoint, read_headers(request.scope)
         )
         texts = {name.decode(): value.decode() for name, value in headers}
         return Response(content, status, {**SECURITY_HEADERS, **texts})
 
     async def send_csv(self, request: Request) -> Response:
         """Return the rows of the view as a CSV file."""
-        refuse_key(request, f"{self._runner.context.base_url}{self._endpoint.path}")
+        refuse_key(request, f"{self.runner.context.base_url}{self.endpoint.path}")
         visit = await self._read(request)
         result = await self._load(visit, await self._parse(visit))
-        header, rows = self._view.build_table(result)
+        header, rows = self.view.build_table(result)
         columns = [at for at, name in enumerate(header) if name != "price" or visit.has_prices]
-        name = f"signals-{self._view.path}{'' if visit.is_member else '-sample'}.csv"
+        name = f"signals-{self.view.path}{'' if visit.is_member else '-sample'}.csv"
         headers = {
             **SECURITY_HEADERS,
             "Cache-Control": CACHE_NO_STORE,
@@ -338,23 +458,23 @@ class ViewPage:
         headers, runner = read_bearer(read_headers(request.scope)), visit.runner
         if headers.keys() & {b"authorization", b"x-api-key"}:
             # A key opens the feed to programs that cannot sign in. The call is counted.
-            runner = self._runner
+            runner = self.runner
             called = await runner.run(
-                self._view.tool, headers, lambda: {**visit.sent}, request.scope
+                self.view.tool, headers, lambda: {**visit.sent}, request.scope
             )
-            runner.report_key_call(request.scope, self._view.tool, "rest", called, 200)
+            runner.report_key_call(request.scope, self.view.tool, "rest", called, 200)
             if called.error is not None:
                 raise called.error
-            body, query = called.response, parse_arguments(self._view.tool.query, visit.sent)
+            body, query = called.response, parse_arguments(self.view.tool.query, visit.sent)
         else:
             query = await self._parse(visit)
             body = await self._fetch(visit, query)
-        result = self._view.tool.result.model_validate_json(body.text)
+        result = self.view.tool.result.model_validate_json(body.text)
         coverage = (await runner.context.snapshot()).coverage
         text = render_template(
             "feed.atom",
             f"{runner.context.base_url}/",
-            title=self._view.title if runner is self._runner else "Sample, not live data",
+            title=self.view.title if runner is self.runner else "Sample, not live data",
             address=to_query_string(query),
             result=result,
             names={asset.ticker: asset.name for asset in coverage.assets},
@@ -367,14 +487,14 @@ class ViewPage:
     async def show(self, request: Request) -> Response:
         """Return the page; with status 400 and the errors in its form if a filter is invalid."""
         visit = await self._read(request)
-        key = None if visit.sent else self._view.path
-        context = self._runner.context
+        key = None if visit.sent else self.view.path
+        context = self.runner.context
         return await respond_with_page(
             request, context, visit.viewer, key, lambda: self._draw(visit)
         )
 
     async def _draw(self, visit: Visit) -> Response:
-        view, context = self._view, visit.runner.context
+        view, context = self.view, visit.runner.context
         try:
             query = await self._parse(visit)
             result = await self._load(visit, query)
@@ -386,7 +506,7 @@ class ViewPage:
         rows = view.list_rows(result)
         # The same view for an agent, and for a script.
         call = f"{view.tool.name} {json.dumps(query.model_dump(exclude_defaults=True))}"
-        url = f"{context.base_url}{self._endpoint.path}?{to_query_string(query)}".rstrip("?")
+        url = f"{context.base_url}{self.endpoint.path}?{to_query_string(query)}".rstrip("?")
         command = f'curl -H "Authorization: Bearer $SIGNALS_API_KEY" {shlex.quote(url)}'
         return self._render(
             visit,
@@ -404,32 +524,32 @@ class ViewPage:
         )
 
     async def _read(self, request: Request) -> Visit:
-        query = self._view.tool.query
+        query = self.view.tool.query
         sent = read_page_arguments(request, query)
-        viewer = await self._find_viewer(request)
+        viewer = await self.find_viewer(request)
         is_member = viewer is not None and viewer.is_member
-        runner = self._runner if is_member else self._sample
+        runner = self.runner if is_member else self.sample
         coverage = (await runner.context.snapshot()).coverage
         source = coverage.source if is_member else "sample"
         return Visit(request, viewer, is_member, runner, sent, coverage, source)
 
     async def _parse(self, visit: Visit) -> Any:
-        query = await visit.runner.parse(self._view.tool, visit.sent)
+        query = await visit.runner.parse(self.view.tool, visit.sent)
         # A page needs the rows, also if an agent's address is pasted.
         return query.model_copy(update={"view": "full"})
 
     async def _fetch(self, visit: Visit, query: Query) -> ResponseBody:
         client = visit.request.client
         caller = visit.viewer.email if visit.viewer else find_client(client.host if client else "")
-        return await visit.runner.fetch(self._view.tool, query, caller)
+        return await visit.runner.fetch(self.view.tool, query, caller)
 
     async def _load(self, visit: Visit, query: Query) -> Any:
         """Return what `_fetch` does as the tool's result model."""
         body = await self._fetch(visit, query)
-        return self._view.tool.result.model_validate_json(body.text)
+        return self.view.tool.result.model_validate_json(body.text)
 
     def _build_fields(self, visit: Visit, errors: Mapping[str, str]) -> list[FilterField]:
-        view = self._view
+        view = self.view
         indicators = visit.coverage.indicators
         return build_fields(view.tool.query, visit.sent, errors, view.texts, indicators)
 
@@ -445,15 +565,17 @@ class ViewPage:
             if found := await self._count(visit, first_page):
                 yield "Page", "first", to_query_string(first_page), found
             return
-        wider = self._view.wider(query)
-        for field in self._build_fields(visit, {}):
-            default = type(query).model_fields[field.name].default
-            for value in dict.fromkeys((*wider.get(field.name, ()), default)):
-                changed = change_query(query, **{field.name: value})
+        wider = self.view.wider(query)
+        for one in self._build_fields(visit, {}):
+            default = type(query).model_fields[one.name].default
+            for value in dict.fromkeys((*wider.get(one.name, ()), default)):
+                changed = change_query(query, **{one.name: value})
                 found = await self._count(visit, changed) if changed != query else ""
                 if found:
                     address = to_query_string(changed)
-                    yield field.label, field.describe(value), address, found
+                    text = "" if value is None else str(value)
+                    said = dict(one.choices).get(text, text or "any")
+                    yield one.label, said, address, found
                     break
 
     async def _count(self, visit: Visit, query: Query) -> str:
@@ -462,26 +584,26 @@ class ViewPage:
             result = await self._load(visit, query)
         except ArgumentError:
             return ""
-        rows = len(self._view.list_rows(result))
+        rows = len(self.view.list_rows(result))
         has_more = build_paging(query, result)["has_more"]
         return f"{rows}{'+' if has_more else ''}" if rows else ""
 
     def _render(
         self, visit: Visit, status: int, errors: Mapping[str, str] | None = None, **values: Any
     ) -> Response:
-        now = self._runner.context.clock()
+        now = self.runner.context.clock()
         return render_page(
             visit.request,
-            f"{self._view.path}.html",
+            f"{self.view.path}.html",
             status=status,
-            title=self._view.title,
-            description=self._view.description,
-            here=self._view.path,
+            title=self.view.title,
+            description=self.view.description,
+            here=self.view.path,
             badge=BADGES[visit.source],
             is_wide=True,
             is_public=not visit.is_member and not visit.sent,
             viewer=visit.viewer,
-            view=self._view,
+            view=self.view,
             is_sample=not visit.is_member,
             fields=self._build_fields(visit, errors or {}),
             is_filtered=bool(visit.sent),
@@ -524,5 +646,57 @@ def build_view_routes(
     runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
 ) -> list[Route]:
     """Return the routes of all views; visitors see the `sample`."""
-    pages = (ViewPage(view, runner, sample, find_viewer) for view in VIEWS)
+    pages = (
+        ViewPage(view, ENDPOINTS_BY_TOOL[view.tool.name], runner, sample, find_viewer)
+        for view in VIEWS
+    )
     return [route for page in pages for route in page.build_routes()]
+
+
+def build_log_routes(runner: ToolRunner, sessions: Sessions) -> list[Route]:
+    """Return the open page of the log, and those of a row's proof, which members get."""
+    log = runner.context.snapshots.store.feed_log
+
+    async def fetch(request: Request, viewer: Viewer) -> tuple[str, str]:
+        if not viewer.is_member:
+            raise ApiError("missing_key", "Proofs are for members. Buy access to get them.", 403)
+        query = await runner.parse(GET_LOG_PROOF, dict(request.query_params))
+        proof = await runner.fetch(GET_LOG_PROOF, query, viewer.email)
+        return request.query_params["id"], proof.text.decode()
+
+    async def respond(request: Request, viewer: Viewer) -> Response:
+        _, proof = await fetch(request, viewer)
+        headers = {
+            **SECURITY_HEADERS,
+            "Cache-Control": CACHE_NO_STORE,
+            "Content-Disposition": 'inline; filename="row.tlog-proof"',
+        }
+        return Response(proof, 200, headers, "text/plain; charset=utf-8")
+
+    async def explain(request: Request, viewer: Viewer) -> Response:
+        id_, proof = await fetch(request, viewer)
+        leaf = await log.find_leaf(id_)
+        since = format_instant((leaf.created_at if leaf else 0) - 1)
+        arguments = {"tier": "all", "order": "oldest", "limit": "1", "since": since}
+        query = await runner.parse(GET_SIGNALS, arguments)
+        page = json.loads((await runner.fetch(GET_SIGNALS, query, viewer.email)).text)
+        rows = [json.dumps(row, indent=1) for row in page["signals"] if row["id"] == id_]
+        values = {"id": id_, "proof": proof, "row": "".join(rows)}
+        return await render(request, viewer, "Proof of a row", **values)
+
+    async def show(request: Request) -> Response:
+        return await render(request, await sessions.find_viewer(request), "Log of the feed")
+
+    async def render(
+        request: Request, viewer: Viewer | None, title: str, **values: Any
+    ) -> Response:
+        size, note = await load_signed_note(log)
+        values = {"id": None, "row": "", "proof": ""} | values
+        values |= {"key": await load_log_key(log), "line": f"{size} {note.split()[2]}"}
+        return render_page(request, "log.html", title=title, is_wide=True, viewer=viewer, **values)
+
+    return [
+        build_page_route("/log", runner, show),
+        build_page_route("/log/proof", runner, sessions.require_viewer(respond)),
+        build_page_route("/log/row", runner, sessions.require_viewer(explain)),
+    ]

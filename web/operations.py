@@ -20,10 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.billing.provider import SubscriptionStatus
 from access.keys import MAX_LABEL_CHARS, OperatorKeys
 from access.maintenance import CALL_RETENTION_DAYS
-from access.members import MemberBilling
 from access.single_flight_cache import SingleFlightCache
 from schemas.coverage import CoveredAsset
 from schemas.errors import ApiError, describe_failure, invalid_parameter_error
@@ -33,7 +31,7 @@ from serving.context import Context
 from serving.freshness import find_next_run, is_final, is_recording_over, is_stale
 from serving.snapshot import Snapshot
 from serving.tool_runner import ToolRunner
-from store.access_rows import MemberKey, Notice, StoredMembership
+from store.access_rows import MemberKey, Notice
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.operations import CommitSummary, StoreSize
@@ -167,19 +165,6 @@ def build_data_values(snapshot: Snapshot | None, now: int) -> dict[str, Any]:
     }
 
 
-def describe_sale(membership: StoredMembership, status: SubscriptionStatus | None) -> str:
-    """Return the state of a sale; `status` is the payment processor's, if it was requested."""
-    if membership.ended_at is not None:
-        return "ended" if membership.closed_at is not None else "no access"
-    if status is None:
-        return "active"
-    if status.ended_reason is not None:
-        return "ended"
-    if status.due_reason is not None:
-        return "payment due"
-    return "cancelled" if status.ends_at is not None else "active"
-
-
 OPERATIONS_PATH = "operations"
 KEY_PATH = f"/{OPERATIONS_PATH}/keys/{{key}}/revoke"
 RUNS_SHOWN, COMMITS_READ = 12, 60
@@ -210,13 +195,12 @@ class Doctor:
 
 def build_operations_routes(
     access: AccessStore,
-    billing: MemberBilling,
     sessions: Sessions,
     runner: ToolRunner,
     doctor: Doctor | None,
 ) -> list[Route]:
     """Return the routes of the page and its forms; without a `doctor` it shows no checks."""
-    pages = OperationsPages(access, billing, runner.context, doctor)
+    pages = OperationsPages(access, runner.context, doctor)
     require_owner = sessions.require_owner
     path = f"/{OPERATIONS_PATH}"
     return [
@@ -231,12 +215,9 @@ def build_operations_routes(
 class OperationsPages:
     """The page and its forms."""
 
-    def __init__(
-        self, access: AccessStore, billing: MemberBilling, context: Context, doctor: Doctor | None
-    ) -> None:
+    def __init__(self, access: AccessStore, context: Context, doctor: Doctor | None) -> None:
         self._access = access
         self._market = context.snapshots.store
-        self._billing = billing
         self._context = context
         self._doctor = doctor
         self._sizes = SingleFlightCache[list[StoreSize]](context.clock, lambda sizes: SIZES_TTL_MS)
@@ -244,7 +225,11 @@ class OperationsPages:
 
     async def show(self, request: Request, viewer: Viewer) -> Response:
         """Show everything."""
-        with_status = "payments" in request.query_params or not self._billing.is_remote
+
+        async def measure() -> list[StoreSize]:
+            stores = self._market, self._access
+            return [await store.operations.measure() for store in stores]
+
         snapshot, now = await self._context.snapshots.snapshot(), self._context.clock()
         operations, day = self._access.operations, now // DAY_MS
         usage = await self._access.list_tool_usage(None, day - CHART_DAYS + 1)
@@ -253,8 +238,8 @@ class OperationsPages:
             self._market.operations.list_commits(COMMITS_READ),
             operations.list_keys(day, MAX_KEYS_SHOWN),
             operations.count_keys(now, day),
-            self._sizes.get("sizes", self._measure_stores),
-            self._list_sales(with_status=with_status),
+            self._sizes.get("sizes", measure),
+            operations.list_memberships(MAX_SALES_SHOWN),
             self._build_check_values(snapshot, now),
         )
         response = render_page(
@@ -273,7 +258,6 @@ class OperationsPages:
             plans=plans,
             daily_limit=self._context.daily_limit,
             sales=sales,
-            has_status=with_status,
             sales_days=SALES_WINDOW_DAYS,
             sizes=list(zip(("Market data", "Keys and sales"), sizes, strict=True)),
             retention_days=[
@@ -354,20 +338,6 @@ class OperationsPages:
                 404,
             )
         return held
-
-    async def _measure_stores(self) -> list[StoreSize]:
-        return [await self._market.operations.measure(), await self._access.operations.measure()]
-
-    async def _list_sales(self, *, with_status: bool) -> list[dict[str, Any]]:
-        """Return the newest memberships, with their status at the payment processor if wanted."""
-        memberships = await self._access.operations.list_memberships(MAX_SALES_SHOWN)
-        statuses: Sequence[SubscriptionStatus | None] = [None] * len(memberships)
-        if with_status:
-            statuses = await self._billing.fetch_statuses(memberships)
-        return [
-            {"membership": one, "status": status, "state": describe_sale(one, status)}
-            for one, status in zip(memberships, statuses, strict=True)
-        ]
 
     async def _build_check_values(self, snapshot: Snapshot | None, now: int) -> dict[str, Any]:
         """Return the findings of the quick checks now, and of the last run of all checks."""

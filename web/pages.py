@@ -234,28 +234,23 @@ class VisitorPages:
         if page is None:
             # The lock lets requests that arrive together wait for one rendering.
             async with self._lock:
-                page = await self._get_or_render(version, key, render)
+                if version is not self._version:
+                    self._version, self._pages = version, {}
+                if key not in self._pages:
+                    response = await render()
+                    self.rendered += 1
+                    del response.headers["Content-Length"]
+                    headers = {**response.headers, "vary": "Accept-Encoding, Cookie"}
+                    self._pages[key] = headers, gzip.compress(response.body, mtime=0)
+                    size = sum(len(packed) for _, packed in self._pages.values())
+                    while len(self._pages) > 1 and size > self._max_bytes:
+                        _, dropped = self._pages.pop(next(iter(self._pages)))
+                        size -= len(dropped)
+                page = self._pages[key]
         headers, packed = page
         if accepts_gzip(read_headers(request.scope).get(b"accept-encoding", b"")):
             return Response(packed, headers={**headers, "Content-Encoding": "gzip"})
         return Response(gzip.decompress(packed), headers=headers)
-
-    async def _get_or_render(
-        self, version: object, key: str, render: Callable[[], Awaitable[Response]]
-    ) -> tuple[dict[str, str], bytes]:
-        if version is not self._version:
-            self._version, self._pages = version, {}
-        if key not in self._pages:
-            response = await render()
-            self.rendered += 1
-            del response.headers["Content-Length"]
-            headers = {**response.headers, "vary": "Accept-Encoding, Cookie"}
-            self._pages[key] = headers, gzip.compress(response.body, mtime=0)
-            size = sum(len(packed) for _, packed in self._pages.values())
-            while len(self._pages) > 1 and size > self._max_bytes:
-                _, dropped = self._pages.pop(next(iter(self._pages)))
-                size -= len(dropped)
-        return self._pages[key]
 
 
 @dataclass(frozen=True, slots=True)

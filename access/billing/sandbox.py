@@ -37,7 +37,7 @@ class SandboxBilling(Provider):
     no_portal_reason = "A sandbox plan costs nothing"
 
     def __init__(self, store: AccessStore, clock: Clock, base_url: str) -> None:
-        self._store = store
+        self.store = store
         self._clock = clock
         self._base_url = base_url
 
@@ -53,14 +53,14 @@ class SandboxBilling(Provider):
             status="open",
             expires_at=self._clock() + SESSION_LIFETIME_MS,
         )
-        await self._store.create_sandbox_session(session)
-        session = await self.find_session(session.id) or session
+        await self.store.create_sandbox_session(session)
+        session = await self.store.find_sandbox_session(session.id) or session
         url = f"{self._base_url}/sandbox/checkout/{session.id}"
         return CheckoutSession(session.id, url, session.expires_at)
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the payment status of a checkout."""
-        session = await self.find_session(claim.session)
+        session = await self.store.find_sandbox_session(claim.session)
         if session is None:
             return FailedPayment("is unknown to the sandbox")
         status = self.get_status(session)
@@ -77,16 +77,12 @@ class SandboxBilling(Provider):
         """Return an active status: a sandbox subscription never ends."""
         return SubscriptionStatus()
 
-    async def find_session(self, session_id: str) -> SandboxSession | None:
-        """Return a checkout of the sandbox, or None."""
-        return await self._store.find_sandbox_session(session_id)
-
     async def settle(self, session: SandboxSession, target: SandboxStatus) -> SessionStatus:
         """Pay or cancel an open checkout; return its status, which may differ from `target`."""
         if self.get_status(session) == "open":
-            await self._store.settle_sandbox_session(session.id, target)
+            await self.store.settle_sandbox_session(session.id, target)
         # Read it again: another request may have settled it first.
-        settled = await self.find_session(session.id)
+        settled = await self.store.find_sandbox_session(session.id)
         return self.get_status(settled or session)
 
     def get_status(self, session: SandboxSession) -> SessionStatus:

@@ -34,12 +34,10 @@ from access.billing.stripe_api import (
     MAX_CONNECTIONS,
     BoundedHttpClient,
     Charge,
-    Charges,
     Dispute,
-    Disputes,
+    Listing,
     NotFoundError,
     OpenedSession,
-    PortalConfigurations,
     PortalSession,
     Price,
     RefusedError,
@@ -147,7 +145,7 @@ class StripeBilling(Provider):
         )
         try:
             async with self._limit_time():
-                is_set_up = bool((await call_stripe(request, PortalConfigurations)).data)
+                is_set_up = bool((await call_stripe(request, Listing[object])).data)
         except RefusedError as error:
             if error.status not in {401, 403}:
                 raise
@@ -171,8 +169,24 @@ class StripeBilling(Provider):
                     await self.check_prices()
                 except BillingSetupError as error:
                     raise BillingError(str(error)) from None
+            metadata = {"claim_id": order.claim_id, PRICE_METADATA: self._prices[order.billing]}
+            if order.agent_name is not None:
+                metadata["agent_name"] = order.agent_name
+            params: SessionCreateParams = {
+                "mode": "subscription",
+                "line_items": [{"price": self._prices[order.billing], "quantity": 1}],
+                "adaptive_pricing": {"enabled": False},  # or Stripe converts the currency
+                "client_reference_id": order.claim_id,
+                "customer_email": order.contact_email,
+                "metadata": metadata,
+                "subscription_data": {"metadata": metadata},
+                # Stripe writes the session's id into it, by which a buyer in a browser is
+                # recognized.
+                "success_url": f"{self._base_url}/checkout/paid?session_id={{CHECKOUT_SESSION_ID}}",
+                "cancel_url": f"{self._base_url}/checkout/cancelled",
+            }
             request = self._api.checkout.sessions.create_async(
-                self._build_session_params(order), {"idempotency_key": f"checkout-{order.claim_id}"}
+                params, {"idempotency_key": f"checkout-{order.claim_id}"}
             )
             try:
                 session = await call_stripe(request, OpenedSession)
@@ -203,7 +217,13 @@ class StripeBilling(Provider):
                 return FailedPayment("expired unpaid", is_unpaid=True)
             if session.status != "complete" or session.payment_status == "unpaid":
                 return PendingPayment()
-            if mismatches := self._diff_plan(session, claim.billing):
+            ordered = self._build_expected_fields(claim.billing, "amount_total")
+            mismatches = diff_fields(session, ordered | {"payment_status": "paid"})
+            # The settings may have changed since the checkout was opened.
+            price_id = session.metadata.get(PRICE_METADATA, self._prices[claim.billing])
+            if [item.price for item in session.line_items.data] != [price_id]:
+                mismatches.append("the price is not the plan's")
+            if mismatches:
                 return _reject_mismatch(claim, mismatches)
             return await self._verify_payment(session, claim)
 
@@ -299,35 +319,6 @@ class StripeBilling(Provider):
             amount_field: PRICES_USD[billing] * 100,
         }
 
-    def _build_session_params(self, order: Order) -> SessionCreateParams:
-        metadata = {"claim_id": order.claim_id, PRICE_METADATA: self._prices[order.billing]}
-        if order.agent_name is not None:
-            metadata["agent_name"] = order.agent_name
-        return {
-            "mode": "subscription",
-            "line_items": [{"price": self._prices[order.billing], "quantity": 1}],
-            "adaptive_pricing": {"enabled": False},  # or Stripe converts the currency
-            "client_reference_id": order.claim_id,
-            "customer_email": order.contact_email,
-            "metadata": metadata,
-            "subscription_data": {"metadata": metadata},
-            # Stripe writes the session's id into it, by which a buyer in a browser is recognized.
-            "success_url": f"{self._base_url}/checkout/paid?session_id={{CHECKOUT_SESSION_ID}}",
-            "cancel_url": f"{self._base_url}/checkout/cancelled",
-        }
-
-    def _diff_plan(self, session: Session, billing: Billing) -> list[str]:
-        """Return the differences between a completed session and the plan that was ordered."""
-        mismatches = diff_fields(
-            session,
-            self._build_expected_fields(billing, "amount_total") | {"payment_status": "paid"},
-        )
-        # The settings may have changed since the checkout was opened.
-        price_id = session.metadata.get(PRICE_METADATA, self._prices[billing])
-        if [item.price for item in session.line_items.data] != [price_id]:
-            mismatches.append("the price is not the plan's")
-        return mismatches
-
     async def _verify_payment(self, session: Session, claim: ClaimRow) -> Payment:
         subscription, customer = session.subscription, session.customer
         if subscription is None or customer is None:
@@ -413,7 +404,7 @@ async def find_last_payment(api: V1Services, customer: str) -> tuple[Charge | No
     # that one of them was refunded does not end a membership whose current period is paid.
     params: ChargeListParams = {"customer": customer, "limit": PAGE_SIZE}
     while True:
-        page = await call_stripe(api.charges.list_async(params), Charges)
+        page = await call_stripe(api.charges.list_async(params), Listing[Charge])
         for charge in page.data:
             if charge.customer != customer:
                 raise BillingError(f"Stripe: charge {charge.id} is not of customer {customer}")
@@ -443,7 +434,7 @@ def _find_period_days(subscription: Subscription, price_ids: Collection[str]) ->
 
 
 async def _has_lost_dispute(api: V1Services, charge: Charge) -> bool:
-    disputes = await call_stripe(api.disputes.list_async({"charge": charge.id}), Disputes)
+    disputes = await call_stripe(api.disputes.list_async({"charge": charge.id}), Listing[Dispute])
     if any(dispute.charge != charge.id for dispute in disputes.data):
         raise BillingError(f"Stripe: a dispute is not about charge {charge.id}")
     return any(_is_dispute_lost(dispute) for dispute in disputes.data)

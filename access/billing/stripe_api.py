@@ -5,7 +5,7 @@ A response that does not fit is not Stripe's, or is newer than this code: nothin
 
 import ssl
 from collections.abc import Awaitable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import anyio
 import httpx2
@@ -30,6 +30,17 @@ class Record(BaseModel):
     """Part of a Stripe object; other fields are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
+
+
+ItemT = TypeVar("ItemT")
+
+
+class Listing(Record, Generic[ItemT]):
+    """A page of objects, newest first."""
+
+    object: Literal["list"]
+    data: list[ItemT]
+    has_more: bool = False
 
 
 class Recurrence(Record):
@@ -68,25 +79,12 @@ class LineItem(Record):
     price: Reference | None
 
 
-class LineItems(Record):
-    """The lines of an order."""
-
-    object: Literal["list"]
-    data: list[LineItem]
-
-
 class SubscriptionItem(Record):
     """A priced part of a subscription."""
 
     current_period_end: EpochS
     price: Price
     quantity: int | None = None
-
-
-class SubscriptionItems(Record):
-    """The priced parts of a subscription."""
-
-    data: list[SubscriptionItem]
 
 
 class Subscription(Record):
@@ -106,7 +104,7 @@ class Subscription(Record):
     ]
     cancel_at: EpochS | None
     cancel_at_period_end: bool
-    items: SubscriptionItems
+    items: Listing[SubscriptionItem]
     metadata: dict[str, str]
     pause_collection: dict[str, Any] | None = None
 
@@ -129,7 +127,7 @@ class Session(Record):
     payment_status: Literal["no_payment_required", "paid", "unpaid"]
     currency: Text | None
     amount_total: int | None
-    line_items: LineItems
+    line_items: Listing[LineItem]
     subscription: Subscription | None
     metadata: dict[str, str]
     customer: Reference | None
@@ -147,14 +145,6 @@ class Charge(Record):
     customer: Reference | None
     refunded: bool
     disputed: bool
-
-
-class Charges(Record):
-    """A page of charges, newest first."""
-
-    object: Literal["list"]
-    data: list[Charge]
-    has_more: bool
 
 
 class DisputedCard(Record):
@@ -185,20 +175,6 @@ class Dispute(Record):
         "won",
     ]
     payment_method_details: DisputeDetails | None = None
-
-
-class Disputes(Record):
-    """The disputes of a charge."""
-
-    object: Literal["list"]
-    data: list[Dispute]
-
-
-class PortalConfigurations(Record):
-    """The settings of the customer portal."""
-
-    object: Literal["list"]
-    data: list[Any]
 
 
 class PortalSession(Record):

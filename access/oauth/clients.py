@@ -82,8 +82,7 @@ MAX_ADDRESSES = 3
 MAX_FETCHES = 32
 BUSY_RETRY_S = 5
 MAX_CACHED = 500
-MIN_TTL_S, DEFAULT_TTL_S, MAX_TTL_S = 300, 3600, 86_400
-FAILURE_TTL_S = 60
+TTL_S, FAILURE_TTL_S = 3600, 60
 CHALLENGE_HEADERS = ("server", "cf-mitigated", "content-type")
 ACCEPTED_CLIENT_IDS = (
     "an https address with a domain name in lower case and a path, without user name, fragment and "
@@ -96,17 +95,16 @@ _CLIENT_ID_PATTERN = re.compile(
 # Parsers of addresses also resolve segments with encoded dots.
 _DOT_SEGMENT_PATTERN = re.compile(r"/(?:\.|%2e){1,2}(?:[/?]|\Z)", re.I)
 _JSON_TYPE_PATTERN = re.compile(r"application/(?:[a-z0-9.-]+\+)?json", re.I)
-_MAX_AGE_PATTERN = re.compile(r"(?:^|[,\s])max-age=\"?([0-9]{1,9})", re.I)
 
 log = structlog.get_logger("oauth")
 
 
-# What a document says or why it is refused, and for how long (seconds) that is cached.
-_Fetched = tuple[ClientMetadata | OAuthClientError, int]
+# What a document says, or why it is refused.
+_Fetched = ClientMetadata | OAuthClientError
 
 
 class ClientDocuments:
-    """Fetches documents and caches them, for as long as their server says within bounds.
+    """Fetches documents and caches them for an hour, failures for a minute.
 
     `transport` sends each request to the IP address in its URL. The host name is in its `Host`
     header and in the extension `sni_hostname`, for which the certificate is checked.
@@ -124,7 +122,9 @@ class ClientDocuments:
         self._resolve = resolve
         self._timeout_s = timeout_s
         self._cache = SingleFlightCache[_Fetched](
-            clock, lambda fetched: fetched[1] * 1000, MAX_CACHED
+            clock,
+            lambda one: 1000 * (TTL_S if isinstance(one, ClientMetadata) else FAILURE_TTL_S),
+            MAX_CACHED,
         )
         self._fetching = 0
 
@@ -135,7 +135,7 @@ class ClientDocuments:
         documents are being fetched.
         """
         url = parse_client_id(client_id)
-        result, _ = await self._cache.get(client_id, lambda: self._fetch(client_id, url))
+        result = await self._cache.get(client_id, lambda: self._fetch(client_id, url))
         # A copy, because each raise adds its frames to the exception.
         if isinstance(result, OAuthClientError):
             raise type(result)(result.error, result.message)
@@ -157,14 +157,14 @@ class ClientDocuments:
             async with asyncio.timeout(self._timeout_s):
                 return await self._fetch_from_host(client_id, url)
         except OAuthClientError as error:
-            return error, FAILURE_TTL_S
+            return error
         except TimeoutError:
             reason = f"it did not arrive within {self._timeout_s:g} seconds"
-            return _unreachable_error(url.host, reason), FAILURE_TTL_S
+            return _unreachable_error(url.host, reason)
         finally:
             self._fetching -= 1
 
-    async def _fetch_from_host(self, client_id: str, url: httpx2.URL) -> _Fetched:
+    async def _fetch_from_host(self, client_id: str, url: httpx2.URL) -> ClientMetadata:
         try:
             addresses = await self._resolve(url.host)
         except (OSError, UnicodeError) as error:
@@ -176,19 +176,18 @@ class ClientDocuments:
         failures = []
         for address in addresses[:MAX_ADDRESSES]:
             try:
-                response, body = await self._request(url, address)
+                return _parse_document(client_id, await self._request(url, address))
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 failures.append(f"{address}: {error or type(error).__name__}")
                 continue
             except httpx2.HTTPError as error:
                 reason = "the connection failed"
                 raise _unreachable_error(url.host, reason, type(error).__name__) from None
-            return _parse_document(client_id, body), _find_ttl_s(response)
         reason = "its server cannot be reached"
         raise _unreachable_error(url.host, reason, "; ".join(failures))
 
-    async def _request(self, url: httpx2.URL, address: str) -> tuple[httpx2.Response, bytes]:
-        """Request a document from an address that was checked, and return head and body."""
+    async def _request(self, url: httpx2.URL, address: str) -> bytes:
+        """Return the body of a document, requested from an address that was checked."""
         request = httpx2.Request(
             "GET",
             url.copy_with(host=address),
@@ -237,7 +236,7 @@ class ClientDocuments:
                 body += chunk
                 if len(body) > MAX_DOCUMENT_BYTES:
                     raise _refused_error(f"it has more than {MAX_DOCUMENT_BYTES} bytes")
-            return response, bytes(body)
+            return bytes(body)
         finally:
             await response.aclose()
 
@@ -280,15 +279,6 @@ def _parse_document(client_id: str, body: bytes) -> ClientMetadata:
     if metadata.auth_methods and "none" not in metadata.auth_methods:
         raise _refused_error("its token_endpoint_auth_method is not none")
     return metadata
-
-
-def _find_ttl_s(response: httpx2.Response) -> int:
-    cache_control = response.headers.get("cache-control", "").lower()
-    if "no-store" in cache_control or "no-cache" in cache_control:
-        return MIN_TTL_S
-    max_age = _MAX_AGE_PATTERN.search(cache_control)
-    ttl_s = DEFAULT_TTL_S if max_age is None else int(max_age[1])
-    return min(max(ttl_s, MIN_TTL_S), MAX_TTL_S)
 
 
 def _refused_error(problem: str) -> OAuthClientError:

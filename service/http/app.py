@@ -17,7 +17,7 @@ from access.call_log import CallLog
 from access.contact import AccessRequests, normalize_email
 from access.keys import QuotaGuard
 from access.maintenance import WebhookHandler
-from access.members import MemberBilling, MemberKeys, Watchlists
+from access.members import MemberBilling, MemberKeys
 from access.oauth.authorizations import Authorizations
 from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import can_serve_oauth
@@ -68,8 +68,7 @@ from web.chat_views import build_chat_views
 from web.consent_pages import ConsentPages, build_authorize_route
 from web.discovery import DISCOVERY_PATHS, build_crawler_routes, build_discovery_routes
 from web.docs import build_docs_routes
-from web.feed_pages import build_view_routes
-from web.log_pages import build_log_routes
+from web.feed_pages import build_log_routes, build_view_routes
 from web.operations import Doctor, build_operations_routes
 from web.pages import Site, build_refusal_renderer, build_static_routes
 from web.pending_requests import PendingRequests
@@ -387,12 +386,10 @@ def build_page_routes(
         *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
         *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
-        *build_operations_routes(access, billing, sessions, runner, doctor),
+        *build_operations_routes(access, sessions, runner, doctor),
         *build_static_routes(),
         *build_crawler_routes(runner),
-        *BoardPages(
-            context, sample_board.context, sessions, Watchlists(access, context.clock)
-        ).build_routes(runner),
+        *BoardPages(context, sample_board.context, sessions, access).build_routes(runner),
         *build_view_routes(runner, sample, sessions.find_viewer),
         *AssetPages(context, sample.context, sessions.find_viewer).build_routes(runner),
         *build_log_routes(runner, sessions),

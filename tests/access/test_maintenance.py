@@ -305,7 +305,9 @@ async def test_a_paid_checkout_of_the_sandbox_outlives_a_wrong_clock(
         answer = (await served.client.post("/api/v1/access/checkout", json=sent)).json()
         tokens.append(answer["claim_token"])
         if name == "paid":
-            session = await provider.find_session(answer["checkout_url"].rpartition("/")[2])
+            session = await provider.store.find_sandbox_session(
+                answer["checkout_url"].rpartition("/")[2]
+            )
             assert session is not None
             await provider.settle(session, "paid")
     served.clock.now += 92 * DAY_MS

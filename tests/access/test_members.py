@@ -16,12 +16,12 @@ from access.members import (
     MemberBilling,
     MemberKeys,
     MemberPlan,
-    Watchlists,
+    watch,
 )
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
-from store.access_rows import MembershipRow
+from store.access_rows import MembershipRow, normalize_email
 from store.sql.access_store import AccessStore
 from tests.store.conftest import access as access
 from tests.store.conftest import closing as closing
@@ -384,36 +384,31 @@ NOW = 1_790_000_000_000
 ANN, BOB = "Ann@Example.com", "bob@example.com"
 
 
-@pytest.fixture
-def lists(access: AccessStore) -> Watchlists:
-    return Watchlists(access, lambda: NOW)
-
-
 @pytest.mark.clause("16.6")
-async def test_each_mailbox_and_the_owner_have_a_list_of_their_own(lists: Watchlists) -> None:
+async def test_each_mailbox_and_the_owner_have_a_list_of_their_own(access: AccessStore) -> None:
     for email, ticker in ((ANN, "ETH"), (ANN, "BTC"), (ANN, "ETH"), (BOB, "XAU"), ("owner", "SOL")):
-        await lists.add(email, ticker)
-    assert await lists.list_tickers(ANN.lower()) == ("BTC", "ETH")
-    assert await lists.list_tickers("owner") == ("SOL",)
-    await lists.remove(ANN, "ETH")
-    await lists.remove(ANN, "ETH")
-    await lists.remove(ANN, "XAU")
-    assert [await lists.list_tickers(email) for email in (ANN, BOB)] == [("BTC",), ("XAU",)]
+        await watch(access, email, ticker, NOW)
+    ann = normalize_email(ANN)
+    assert await access.list_watched(ann) == ("BTC", "ETH")
+    assert await access.list_watched("owner") == ("SOL",)
+    for ticker in ("ETH", "ETH", "XAU"):
+        await access.unwatch(ann, ticker)
+    assert [await access.list_watched(email) for email in (ann, BOB)] == [("BTC",), ("XAU",)]
 
 
 @pytest.mark.clause("16.6")
-async def test_a_list_is_bounded_even_if_assets_are_added_at_once(lists: Watchlists) -> None:
+async def test_a_list_is_bounded_even_if_assets_are_added_at_once(access: AccessStore) -> None:
     tickers = [f"T{number}" for number in range(MAX_WATCHED + 3)]
     added = await asyncio.gather(
-        *(lists.add(ANN, ticker) for ticker in tickers), return_exceptions=True
+        *(watch(access, ANN, ticker, NOW) for ticker in tickers), return_exceptions=True
     )
     refused = [result for result in added if result is not None]
     assert len(refused) == 3
     assert {type(error) for error in refused} == {ApiError}
-    held = await lists.list_tickers(ANN)
+    held = await access.list_watched(normalize_email(ANN))
     assert len(held) == MAX_WATCHED
-    await lists.add(ANN, held[0])  # It is there, so it needs no room.
-    await lists.add(BOB, "BTC")
+    await watch(access, ANN, held[0], NOW)  # It is there, so it needs no room.
+    await watch(access, BOB, "BTC", NOW)
     with pytest.raises(ApiError) as full:
-        await lists.add(ANN, "NEW")
+        await watch(access, ANN, "NEW", NOW)
     assert full.value.status == 409

@@ -140,7 +140,7 @@ class PurchaseMachine(RuleBasedStateMachine):
             bought.status = status
         billing = self.shop.billing
         assert isinstance(billing, SandboxBilling)
-        session = self.run(billing.find_session(parse_sandbox_id(bought.checkout)))
+        session = self.run(billing.store.find_sandbox_session(parse_sandbox_id(bought.checkout)))
         assert self.run(billing.settle(session, status)) == bought.at(self.clock.now)
 
     @rule(target=keys, bought=checkouts, is_paid_first=st.booleans())

@@ -16,7 +16,7 @@ from serving.http import MAX_BODY_BYTES
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
 from tools.clauses import ROOT, read_specification
-from web.markdown import build_anchor
+from web.docs import build_anchor
 
 pytestmark = pytest.mark.clause("documents")
 

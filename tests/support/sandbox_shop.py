@@ -224,7 +224,7 @@ def parse_sandbox_id(checkout: CheckoutResponse) -> str:
 async def settle_checkout(shop: SandboxShop, checkout: CheckoutResponse, status: str) -> None:
     """Pay or cancel a checkout of the sandbox."""
     assert isinstance(shop.billing, SandboxBilling)
-    session = await shop.billing.find_session(parse_sandbox_id(checkout))
+    session = await shop.billing.store.find_sandbox_session(parse_sandbox_id(checkout))
     assert session is not None
     assert await shop.billing.settle(session, status) == status
 

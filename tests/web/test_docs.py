@@ -350,22 +350,6 @@ def test_a_base_url_is_escaped_and_quoted() -> None:
     assert shlex.split(Sections(text).code["steps"][0])[1].startswith("http://x.example/a b'<i>/")
 
 
-@pytest.mark.clause("19.3")
-async def test_former_addresses_lead_to_the_viewer_and_its_form_of_a_call(
-    served: RunningService,
-) -> None:
-    state = next(one for one in ENDPOINTS if one.operation_id == "signals_get_state")
-    for path, to in [
-        ("/docs/openapi", "../docs/rest"),
-        ("/docs/try", "../docs/rest"),
-        ("/docs/try/signals_get_state", f"/docs/rest{build_call_anchor(state)}"),
-        ("/docs/performance", "../docs/deployment#more-than-one-process"),
-    ]:
-        answer = await served.client.get(path)
-        assert (answer.status_code, answer.headers["location"]) == (303, to)
-    check_page(await served.client.get("/docs/try/unknown"), 404, "Page not found")
-
-
 async def test_only_the_viewer_may_have_inline_styles(served: RunningService) -> None:
     policies = {
         name: (await served.client.get(f"/docs/{name}")).headers["content-security-policy"]

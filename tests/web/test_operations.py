@@ -110,7 +110,7 @@ async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
     tests_key = find_row(page, "tests")
     assert (tests_key[0], tests_key[3:]) == ("operator", ["1 of 10,000", "active", "Revoke"])
     assert find_row(page, "key 2")[0] == "member 1"
-    # Sales: active, new and ended; the member with the next payment.
+    # Sales: active, new and ended; the newest member.
     assert find_row(page, "Premium, monthly Test mode") == ["1", "1", "0"]
     assert find_row(page, "1")[:3] == [EMAIL, "monthly (test)", "active"]
     size, rows = find_row(page, "Market data")

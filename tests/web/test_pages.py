@@ -16,8 +16,15 @@ from schemas.vocabulary import INDICATOR_IDS
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
 from tests.support.web_page import Page, check_page
-from web.docs import GUIDES, list_shown_links, load_changes, load_picture
-from web.markdown import list_code_blocks, parse_article, render_inline
+from web.docs import (
+    GUIDES,
+    list_code_blocks,
+    list_shown_links,
+    load_changes,
+    load_picture,
+    parse_article,
+    render_inline,
+)
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 JSON = "application/json"

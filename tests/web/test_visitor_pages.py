@@ -58,7 +58,7 @@ async def test_a_visitors_page_is_rendered_once_for_a_version_of_the_data(
             "/feed?utm_source={}&since=2026-09-0{}",
         ),
         *("/confluence?as_of=2026-09-0{}", "/assets?text={}", "/assets/X{}", "/docs/{}"),
-        *("/docs/try/{}", "/{}"),
+        "/{}",
     ],
 )
 async def test_a_stranger_cannot_fill_the_kept_pages(served: RunningService, path: str) -> None:
@@ -98,7 +98,7 @@ async def test_a_member_never_gets_a_visitors_page_nor_a_visitor_a_members(
         assert "Cookie" in after.headers["vary"]
 
 
-@pytest.mark.parametrize("beginning", ["/", "/docs/", "/docs/try/", "/assets/", "/x/"])
+@pytest.mark.parametrize("beginning", ["/", "/docs/", "/assets/", "/x/"])
 async def test_the_page_of_a_missing_address_has_one_size_at_any_depth(
     served: RunningService, beginning: str
 ) -> None:
@@ -122,7 +122,7 @@ async def test_the_page_of_a_missing_address_has_one_size_at_any_depth(
         *("/assets?text={}", "/assets?asset_class={}", "/assets/BTC?timeframe={}"),
         *("/checkout/paid?session_id={}", "/sandbox/checkout/{}"),
         *("/oauth/consent?request={}", "/oauth/authorize?client_id={}", "/oauth/buy?request={}"),
-        *("/assets/{}", "/docs/{}", "/docs/try/{}", "/sign-in/{}", "/{}", "/x?{}"),
+        *("/assets/{}", "/docs/{}", "/sign-in/{}", "/{}", "/x?{}"),
     ],
 )
 async def test_no_page_repeats_more_than_100_characters_of_a_bad_value(

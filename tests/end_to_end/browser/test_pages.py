@@ -343,7 +343,7 @@ async def test_a_call_is_sent_with_the_key_which_is_kept_nowhere(
     async with open_window(width) as window:
         page, sent = window.page, []
         page.on("request", lambda request: sent.append(request))
-        await page.goto(f"{served.base_url}/docs/try/signals_get_usage")
+        await page.goto(f"{served.base_url}/docs/rest#get-/api/v1/usage")
         await page.locator("input[placeholder=api-token]").first.fill(served.api_key)
         await page.get_by_role("button", name="SET").first.click()
         await page.get_by_role("button", name="TRY").first.click()
@@ -368,7 +368,7 @@ async def test_every_operation_is_listed_and_its_fields_have_names(served: Runni
         await page.goto(f"{served.base_url}/docs/rest")
         for endpoint in ENDPOINTS:
             await page.locator(f"[id='{build_call_anchor(endpoint)[1:]}']").wait_for()
-        await page.goto(f"{served.base_url}/docs/try/signals_get_state")
+        await page.goto(f"{served.base_url}/docs/rest#get-/api/v1/state")
         await page.get_by_role("textbox", name="ticker").wait_for()
         await window.check_fits()
         await window.check_accessible()
