@@ -225,7 +225,16 @@ class SmtpMailer:
                     await client.starttls()
                     await client.ehlo()
                 elif not self._server.has_tls and not self._server.is_local:
-                    self._check_plain()
+                    remedy = "use smtps://, or a server that offers STARTTLS"
+                    sent = "the password" if self._server.user else "sign-in links"
+                    if not self._server.user:
+                        remedy += ", or set SIGNALS_SMTP_UNENCRYPTED=1 "
+                        remedy += "if you trust the network in between"
+                    if self._server.user or not self._allows_plain:
+                        raise MailError(
+                            f"{self._server.name} does not offer STARTTLS, so {sent} would be sent "
+                            f"unencrypted: {remedy}"
+                        )
                 if self._server.user:
                     await client.login(self._server.user, self._server.password)
                 yield client
@@ -236,20 +245,6 @@ class SmtpMailer:
             raise self._build_error(error) from None
         finally:
             client.close()
-
-    def _check_plain(self) -> None:
-        """Raise MailError unless mail may go to another machine without TLS."""
-        sent, remedy = "", "use smtps://, or a server that offers STARTTLS"
-        if self._server.user:
-            sent = "the password"
-        elif not self._allows_plain:
-            sent = "sign-in links"
-            remedy += ", or set SIGNALS_SMTP_UNENCRYPTED=1 if you trust the network in between"
-        if sent:
-            raise MailError(
-                f"{self._server.name} does not offer STARTTLS, so {sent} would be sent "
-                f"unencrypted: {remedy}"
-            )
 
     def _build_error(self, error: Exception) -> MailError:
         import aiosmtplib

@@ -8,8 +8,7 @@ mode. No key opens a session: operators give keys to others.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from email.message import EmailMessage
 from hashlib import sha256
 
@@ -145,7 +144,7 @@ class SignIn:
         # is a member. The work up to the pause is the same for everyone: the same statements, the
         # same requests to the processor, one link stored and one mail built. Requests that wait for
         # the store or the event loop meanwhile would otherwise reveal it.
-        with _log_failures():
+        try:
             if wait_s:
                 # First, because the lookup may send requests to the processor.
                 mailbox = normalize_email(email)
@@ -162,6 +161,15 @@ class SignIn:
             await self._sleep(pause_s)
             if reported is not None:
                 await self._mailer.send(mail)
+        except ApiError as error:
+            log.warning("sign_in_not_mailed", why=error.message)
+        except MailError as error:
+            log.error("sign_in_not_mailed", why=str(error))
+        except asyncio.CancelledError:
+            # The process stops. Nothing follows here, and an error would hide what else went wrong.
+            log.warning("sign_in_not_mailed", why="the service stopped before the mail was due")
+        except Exception as error:
+            log.error("sign_in_not_mailed", **describe_failure(error))
 
     async def _reserve_mail(self, email: str, address: str) -> int:
         """Count a request for a mailbox; return in how many seconds its mail may be sent."""
@@ -219,22 +227,6 @@ class SignIn:
         if self._operator.introduction:
             text += f"\n\n{self._operator.introduction}"
         return build_mail(reported or email, "Sign in to Signals", text, now)
-
-
-@contextmanager
-def _log_failures() -> Iterator[None]:
-    """Log why a mail was not sent, instead of raising it."""
-    try:
-        yield
-    except ApiError as error:
-        log.warning("sign_in_not_mailed", why=error.message)
-    except MailError as error:
-        log.error("sign_in_not_mailed", why=str(error))
-    except asyncio.CancelledError:
-        # The process stops. Nothing follows here, and an error would hide what else went wrong.
-        log.warning("sign_in_not_mailed", why="the service stopped before the mail was due")
-    except Exception as error:
-        log.error("sign_in_not_mailed", **describe_failure(error))
 
 
 async def create_owner_link(store: AccessStore, clock: Clock, base_url: str) -> str:

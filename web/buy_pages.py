@@ -126,7 +126,7 @@ class OwnPurchases:
         """Return the step after a session, which has this status."""
         if await self.is_own(request, session_id):
             return OWN_STEPS[status]
-        pending = await self._pending.find_of_browser(request)
+        pending = await self._pending.find(self._pending.cookie.read(request))
         continue_path = None if pending is None else build_consent_path(pending)
         if continue_path is None:
             return AGENT_STEPS[status]
@@ -234,9 +234,27 @@ class BuyPages:
             if error.status not in {404, 409}:
                 raise
             return self._show_no_key(request, viewer, is_unpaid=error.status == 404)
-        if isinstance(result, PendingClaim):
-            return self._show_pending(request, viewer, opened)
-        return self._show_key_once(request, viewer, opened, result)
+        if not isinstance(result, PendingClaim):
+            return self._show_key_once(request, viewer, opened, result)
+        # The way to the payment; after the payment, check again until it has settled.
+        text = request.query_params.get("checked", "")
+        checks = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else MAX_CHECKS
+        is_paid = checks < MAX_CHECKS
+        response = render_page(
+            request,
+            "buy_pending.html",
+            title="Waiting for your payment" if is_paid else "Pay to get your key",
+            viewer=viewer,
+            here=BUY_PATH,
+            claim=opened.claim,
+            amount_usd=PRICES_USD[opened.claim.billing],
+            url=opened.url,
+            is_paid=is_paid,
+            interval_s=POLL_INTERVAL_S,
+        )
+        if is_paid:
+            response.headers["Refresh"] = f"{POLL_INTERVAL_S}; url=key?checked={checks + 1}"
+        return response
 
     async def _order(self, request: Request, viewer: Viewer | None, form: Form) -> Response:
         body, errors = parse_order(form, self.purchases.check_email, KEY_LABEL)
@@ -246,9 +264,15 @@ class BuyPages:
         claim_token = self.own.get_token(request)
         if opened is not None:
             before = (opened.claim.contact_email, opened.claim.billing)
-            is_same = before == (body.contact_email, body.billing)
-            if is_same and (next_page := await self._resume(request, opened)):
-                return next_page
+            if before == (body.contact_email, body.billing):
+                # The same order again leads on with its checkout, if that can still be paid.
+                if opened.claim.redeemed_at is not None:
+                    return redirect_to(request, KEY_PATH)
+                payment = await self.fetch_payment(opened.claim)
+                if isinstance(payment, PendingPayment):
+                    return self._open_checkout(request, opened.url)
+                if not isinstance(payment, FailedPayment):
+                    return redirect_to(request, KEY_PATH)
             claim_token = generate_claim_token()
         try:
             checkout = await self.purchases.checkout(body, get_address(request), claim_token)
@@ -268,16 +292,6 @@ class BuyPages:
                 self.sign_in.mail_buyer, body.contact_email, get_address(request)
             )
         return response
-
-    async def _resume(self, request: Request, opened: OpenedCheckout) -> Response | None:
-        """Lead on with a checkout that was ordered before; None if it can no longer be paid."""
-        if opened.claim.redeemed_at is None:
-            payment = await self.fetch_payment(opened.claim)
-            if isinstance(payment, FailedPayment):
-                return None
-            if isinstance(payment, PendingPayment):
-                return self._open_checkout(request, opened.url)
-        return redirect_to(request, KEY_PATH)
 
     def _open_checkout(self, request: Request, url: str) -> Response:
         """Send the browser to the page on which the buyer pays."""
@@ -318,29 +332,6 @@ class BuyPages:
             home_path=HOME_PATH,
             key_path=KEY_PATH,
         )
-
-    def _show_pending(
-        self, request: Request, viewer: Viewer | None, opened: OpenedCheckout
-    ) -> Response:
-        """Show the way to the payment; after the payment, check again until it has settled."""
-        text = request.query_params.get("checked", "")
-        checks = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
-        is_paid = checks is not None and checks < MAX_CHECKS
-        response = render_page(
-            request,
-            "buy_pending.html",
-            title="Waiting for your payment" if is_paid else "Pay to get your key",
-            viewer=viewer,
-            here=BUY_PATH,
-            claim=opened.claim,
-            amount_usd=PRICES_USD[opened.claim.billing],
-            url=opened.url,
-            is_paid=is_paid,
-            interval_s=POLL_INTERVAL_S,
-        )
-        if checks is not None and is_paid:
-            response.headers["Refresh"] = f"{POLL_INTERVAL_S}; url=key?checked={checks + 1}"
-        return response
 
     def _show_no_key(self, request: Request, viewer: Viewer | None, *, is_unpaid: bool) -> Response:
         """Say that nothing was paid, or that a key is shown only once; both lead on."""

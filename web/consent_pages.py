@@ -100,21 +100,17 @@ def is_owner(scope: Scope, owner_uid: int | None) -> bool:
         return False
     if parse_host(headers.get(b"host", b"").decode("latin-1")) not in LOCAL_HOSTS:
         return False
-    return _find_peer_uid(scope) == owner_uid
-
-
-def _find_peer_uid(scope: Scope) -> int | None:
-    """Return the user id of the client's end of a loopback connection, None if it is not here."""
     client, server = scope.get("client"), scope.get("server")
     if not client or not server or not ip_address(client[0]).is_loopback:
-        return None
-    ends = _format_end(*client), _format_end(*server)
-    for table in CONNECTION_TABLES:
-        for line in table.read_text().splitlines()[1:] if table.exists() else ():
-            *found, uid = itemgetter(*COLUMNS)(line.split())
-            if found == [*ends, ESTABLISHED]:
-                return int(uid)
-    return None
+        return False
+    ends = [_format_end(*client), _format_end(*server), ESTABLISHED]
+    lines = [
+        itemgetter(*COLUMNS)(line.split())
+        for table in CONNECTION_TABLES
+        if table.exists()
+        for line in table.read_text().splitlines()[1:]
+    ]
+    return any([*ends, str(owner_uid)] == [*line] for line in lines)
 
 
 def _format_end(address: str, port: int) -> str:
@@ -212,13 +208,38 @@ class ConsentPages:
         if action == "deny":
             # Whoever knows the id can deny: a visitor who cannot sign in must be able to leave.
             return self._send_back(await self.authorizations.deny(pending.id))
+        if action not in ("allow", "allow_as_owner"):
+            raise invalid_parameter_error(
+                "action: is missing or not accepted; accepted: allow, deny. Open the page again."
+            )
+        viewer = await self.sessions.find_viewer(request)
         if action == "allow_as_owner":
-            return await self._approve_as_owner(request, pending, form)
-        if action == "allow":
-            return await self._approve(request, pending, form)
-        raise invalid_parameter_error(
-            "action: is missing or not accepted; accepted: allow, deny. Open the page again."
-        )
+            if not self._is_owner(request, viewer):
+                raise ApiError(
+                    "invalid_parameter",
+                    "Only the owner of this service can allow this, signed in as owner or in a "
+                    "browser on the machine that runs it. Sign in instead.",
+                    403,
+                )
+            if viewer is not None and viewer.is_owner:
+                check_form_token(form, viewer)
+            return self._send_back(await self.authorizations.approve(pending.id, None))
+        if viewer is None:
+            return redirect_to(request, build_consent_path(pending))
+        check_form_token(form, viewer)
+        funding = await self._find_funding(viewer)
+        if funding.plan is None and funding.payment is not None:
+            # The payment that the page showed, not one that came since.
+            await self.members.activate(viewer.email, form.get("payment", ""))
+            funding = await self._find_funding(viewer)
+        if funding.plan is None:
+            return redirect_to(request, build_consent_path(pending))
+        try:
+            return self._send_back(await self.authorizations.approve(pending.id, funding.plan))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return self._show_problem(request, pending, viewer, error.message, 409)
 
     async def buy(self, request: Request) -> Response:
         """Show the form to buy the plan, or open the checkout."""
@@ -292,46 +313,10 @@ class ConsentPages:
             request, pending, "connect_full.html", title, viewer, status=status, problem=problem
         )
 
-    async def _approve(
-        self, request: Request, pending: PendingAuthorization, form: Form
-    ) -> Response:
-        viewer = await self.sessions.find_viewer(request)
-        if viewer is None:
-            return redirect_to(request, build_consent_path(pending))
-        check_form_token(form, viewer)
-        funding = await self._find_funding(viewer)
-        if funding.plan is None and funding.payment is not None:
-            # The payment that the page showed, not one that came since.
-            await self.members.activate(viewer.email, form.get("payment", ""))
-            funding = await self._find_funding(viewer)
-        if funding.plan is None:
-            return redirect_to(request, build_consent_path(pending))
-        try:
-            return self._send_back(await self.authorizations.approve(pending.id, funding.plan))
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            return self._show_problem(request, pending, viewer, error.message, 409)
-
     def _is_owner(self, request: Request, viewer: Viewer | None) -> bool:
         """Return whether the owner sent a request: signed in, or on the machine of the service."""
         is_signed_in = viewer is not None and viewer.is_owner
         return is_signed_in or is_owner(request.scope, self.owner_uid)
-
-    async def _approve_as_owner(
-        self, request: Request, pending: PendingAuthorization, form: Form
-    ) -> Response:
-        owner = await self.sessions.find_viewer(request)
-        if not self._is_owner(request, owner):
-            raise ApiError(
-                "invalid_parameter",
-                "Only the owner of this service can allow this, signed in as owner or in a browser "
-                "on the machine that runs it. Sign in instead.",
-                403,
-            )
-        if owner is not None and owner.is_owner:
-            check_form_token(form, owner)
-        return self._send_back(await self.authorizations.approve(pending.id, None))
 
     async def _find_funding(self, viewer: Viewer | None) -> _Funding:
         """Return the newest active plan, one with room if there is one, else a paid checkout."""

@@ -85,24 +85,24 @@ FileRenderer = Callable[[Context], bytes]
 
 def build_discovery_routes(runner: ToolRunner) -> list[Route]:
     """Return the routes of the files."""
+
+    def build_responder(endpoint: Endpoint, render: FileRenderer) -> Responder:
+        # The context of a process never changes, so each file is rendered once.
+        get_body = lru_cache(maxsize=1)(lambda: ResponseBody(render(runner.context)))
+
+        async def respond(request: Request) -> Response:
+            sent = read_headers(request.scope)
+            status, headers, body = negotiate_response(get_body(), endpoint, sent)
+            texts = {name.decode(): value.decode() for name, value in headers}
+            return Response(body, status, texts)
+
+        return guard_route(endpoint.path, runner, respond)
+
     return [
-        Route(path, _build_responder(endpoint, render, runner), methods=["GET"])
+        Route(path, build_responder(endpoint, render), methods=["GET"])
         for endpoint, render in FILES
         for path in endpoint.paths
     ]
-
-
-def _build_responder(endpoint: Endpoint, render: FileRenderer, runner: ToolRunner) -> Responder:
-    # The context of a process never changes, so each file is rendered once.
-    get_body = lru_cache(maxsize=1)(lambda: ResponseBody(render(runner.context)))
-
-    async def respond(request: Request) -> Response:
-        status, headers, body = negotiate_response(
-            get_body(), endpoint, read_headers(request.scope)
-        )
-        return Response(body, status, {name.decode(): value.decode() for name, value in headers})
-
-    return guard_route(endpoint.path, runner, respond)
 
 
 def _describe_file(name: str, media_type: str, *paths: str) -> Endpoint:

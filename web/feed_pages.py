@@ -176,15 +176,6 @@ def build_fields(
     return fields
 
 
-def describe_problems(error: ArgumentError) -> dict[str, str]:
-    """Return what to change, by argument: the sentences of the tool without its name."""
-    texts = {}
-    for problem in error.problems:
-        text = problem.text.removeprefix(f"{problem.argument}: ")
-        texts[problem.argument] = f"{text[0].upper()}{text[1:]}."
-    return texts
-
-
 # A header and its rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]
 
@@ -499,7 +490,11 @@ class ViewPage:
             query = await self._parse(visit)
             result = await self._load(visit, query)
         except ArgumentError as error:
-            errors = describe_problems(error)
+            # What to change, by argument: the sentences of the tool without its name.
+            errors = {}
+            for problem in error.problems:
+                text = problem.text.removeprefix(f"{problem.argument}: ")
+                errors[problem.argument] = f"{text[0].upper()}{text[1:]}."
             if not visit.is_member and error.code == "unknown_ticker":
                 errors["ticker"] = "The sample does not have this asset. Choose one from the list."
             return self._render(visit, 400, errors)

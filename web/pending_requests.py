@@ -6,7 +6,6 @@ the browser is sent to at the end is the one that the request stores, so no URL 
 
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from access.oauth.authorizations import Authorizations
@@ -34,7 +33,7 @@ class PendingRequests:
 
     async def find(self, request_id: str) -> PendingAuthorization | None:
         """Return a request, None if it is unknown, answered or has expired."""
-        if self._authorizations is None:
+        if self._authorizations is None or not request_id:
             return None
         return await self._authorizations.find_pending(request_id)
 
@@ -49,11 +48,6 @@ class PendingRequests:
                 404,
             )
         return pending
-
-    async def find_of_browser(self, request: Request) -> PendingAuthorization | None:
-        """Return the request that this browser began and has not answered yet, or None."""
-        request_id = self.cookie.read(request)
-        return await self.find(request_id) if request_id else None
 
 
 def build_consent_path(pending: PendingAuthorization) -> str:

@@ -85,13 +85,13 @@ class Sessions:
     def require_viewer(self, respond: ViewerResponder) -> Responder:
         """Wrap a responder; redirect to the sign-in page if there is no viewer."""
 
-        async def find_and_respond(request: Request) -> Response:
+        async def check_and_respond(request: Request) -> Response:
             viewer = await self.find_viewer(request)
             if viewer is None:
                 return redirect_to(request, "sign-in")
             return await respond(request, viewer)
 
-        return find_and_respond
+        return check_and_respond
 
     def require_owner(self, respond: ViewerResponder) -> Responder:
         """Wrap a responder; others than the owner get a page that says how to sign in as owner."""
@@ -155,44 +155,60 @@ SIGN_IN_FIELDS = {
 }
 
 
-def build_sign_in_routes(
-    sign_in: SignIn,
-    sessions: Sessions,
-    pending: PendingRequests,
-    runner: ToolRunner,
-    outbox: Path | None,
-) -> list[Route]:
-    """Return the routes of signing in and out; pages name the `outbox` folder if there is one."""
-    pages = _SignInPages(sign_in, sessions, pending, outbox, runner.context.sells_keys)
-    return [
-        build_page_route("/sign-in", runner, pages.request_link, "GET", "POST"),
-        build_page_route(f"{SIGN_IN_PATH}{{link_token}}", runner, pages.use_link, "GET", "POST"),
-        build_page_route("/sign-out", runner, sessions.require_form(pages.sign_out), "GET", "POST"),
-    ]
+@dataclass(frozen=True, slots=True)
+class SignInPages:
+    """The pages to sign in and out; they name the `outbox` folder if there is one."""
 
+    sign_in: SignIn
+    sessions: Sessions
+    pending: PendingRequests
+    outbox: Path | None
+    sells_keys: bool
 
-class _SignInPages:
-    def __init__(
-        self,
-        sign_in: SignIn,
-        sessions: Sessions,
-        pending: PendingRequests,
-        outbox: Path | None,
-        sells_keys: bool,
-    ) -> None:
-        self._sign_in = sign_in
-        self._sessions = sessions
-        self._pending = pending
-        self._outbox = outbox
-        self._sells_keys = sells_keys
+    def build_routes(self, runner: ToolRunner) -> list[Route]:
+        """Return the routes."""
+        sign_out = self.sessions.require_form(self.sign_out)
+        link_path = f"{SIGN_IN_PATH}{{link_token}}"
+        return [
+            build_page_route("/sign-in", runner, self.request_link, "GET", "POST"),
+            build_page_route(link_path, runner, self.use_link, "GET", "POST"),
+            build_page_route("/sign-out", runner, sign_out, "GET", "POST"),
+        ]
 
     async def request_link(self, request: Request) -> Response:
         """Show the form, or accept it and e-mail a link."""
         if request.method == "POST":
             form = await read_form(request, SIGN_IN_FIELDS)
-            pending = await self._pending.get(form["request"]) if "request" in form else None
-            return await self._submit_request(request, form, pending)
-        viewer = await self._sessions.find_viewer(request)
+            pending = await self.pending.get(form["request"]) if "request" in form else None
+            email = form.get(EMAIL_FIELD, "")
+            try:
+                mailbox, wait_s = await self.sign_in.request_link(email, get_address(request))
+            except ApiError as error:
+                if error.status != 400:
+                    raise
+                values = {"errors": {EMAIL_FIELD: EMAIL_ERROR}, **self._build_values(pending)}
+                response = render_page(request, "sign_in.html", status=400, form=form, **values)
+                if pending is not None:
+                    allow_redirect(response, pending)
+                return response
+            response = render_page(
+                request,
+                "sign_in_sent.html",
+                title="Check your inbox",
+                here="sign-in",
+                minutes=LINK_MINUTES,
+                wait_s=wait_s,
+                outbox=self.outbox,
+                pending=pending,
+            )
+            # The store is queried after the response. Otherwise its time would reveal who is a
+            # member.
+            pending_id = None if pending is None else pending.id
+            response.background = BackgroundTask(
+                self.sign_in.mail_link, mailbox, wait_s, pending_id
+            )
+            return response
+        viewer = await self.sessions.find_viewer(request)
         if viewer is not None:
             return redirect_to(request, _get_home_path(viewer.is_owner))
         return render_page(request, "sign_in.html", **self._build_values(None))
@@ -204,32 +220,29 @@ class _SignInPages:
             title = "Sign in to Signals"
             return render_page(request, "sign_in_link.html", title=title, here="sign-in")
         await read_form(request, {})  # Rejects forms from other sites; ours has no field.
-        session_token = await self._sign_in.redeem_link(request.path_params["link_token"])
-        session = await self._sign_in.find_session(session_token)
-        home_path = _get_home_path(session is not None and session.is_owner)
-        response = redirect_to(request, await self._find_next_path(request, home_path))
-        self._sessions.cookie.set(response, session_token)
+        session_token = await self.sign_in.redeem_link(request.path_params["link_token"])
+        session = await self.sign_in.find_session(session_token)
+        path = _get_home_path(session is not None and session.is_owner)
+        # The page after signing in is the connection that the link is for, if there is one.
+        if (request_id := request.query_params.get("request")) is not None:
+            pending = await self.pending.find(request_id)
+            if pending is None:
+                # It says that the connection must be started again.
+                path = CONSENT_PATH
+            else:
+                # The page warns if another browser, perhaps someone else's, began the request.
+                is_own = self.pending.cookie.read(request) == pending.id
+                path = f"{build_consent_path(pending)}{'' if is_own else '&elsewhere=1'}"
+        response = redirect_to(request, path)
+        self.sessions.cookie.set(response, session_token)
         return response
 
     async def sign_out(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
         """End the viewer's sessions and return to the sign-in page."""
         response = redirect_to(request, "sign-in")
-        await self._sign_in.sign_out(self._sessions.cookie.read(request))
-        self._sessions.cookie.delete(response)
+        await self.sign_in.sign_out(self.sessions.cookie.read(request))
+        self.sessions.cookie.delete(response)
         return response
-
-    async def _find_next_path(self, request: Request, home_path: str) -> str:
-        """Return the page after signing in: the connection that the link is for, or a home page."""
-        request_id = request.query_params.get("request")
-        if request_id is None:
-            return home_path
-        pending = await self._pending.find(request_id)
-        if pending is None:
-            # It says that the connection must be started again.
-            return CONSENT_PATH
-        # The consent page warns if another browser, perhaps someone else's, began the request.
-        is_own = self._pending.cookie.read(request) == pending.id
-        return f"{build_consent_path(pending)}{'' if is_own else '&elsewhere=1'}"
 
     def _build_values(self, pending: PendingAuthorization | None) -> dict[str, Any]:
         """Return the values of the sign-in page, which leads on to a connection if one is given."""
@@ -238,41 +251,11 @@ class _SignInPages:
             "here": "sign-in",
             "description": "Sign in to Signals with a link that we e-mail you; no password needed.",
             "minutes": LINK_MINUTES,
-            "sells_keys": self._sells_keys,
+            "sells_keys": self.sells_keys,
             "ask_operator": ASK_OPERATOR_HINT,
             "pending": pending,
             "client": None if pending is None else describe_client(pending),
         }
-
-    async def _submit_request(
-        self, request: Request, form: dict[str, str], pending: PendingAuthorization | None
-    ) -> Response:
-        email = form.get(EMAIL_FIELD, "")
-        try:
-            mailbox, wait_s = await self._sign_in.request_link(email, get_address(request))
-        except ApiError as error:
-            if error.status != 400:
-                raise
-            values = {"errors": {EMAIL_FIELD: EMAIL_ERROR}, **self._build_values(pending)}
-            response = render_page(request, "sign_in.html", status=400, form=form, **values)
-            if pending is not None:
-                allow_redirect(response, pending)
-            return response
-        response = render_page(
-            request,
-            "sign_in_sent.html",
-            title="Check your inbox",
-            here="sign-in",
-            minutes=LINK_MINUTES,
-            wait_s=wait_s,
-            outbox=self._outbox,
-            pending=pending,
-        )
-        # The store is queried after the response. Otherwise its time would reveal who is a member.
-        response.background = BackgroundTask(
-            self._sign_in.mail_link, mailbox, wait_s, None if pending is None else pending.id
-        )
-        return response
 
 
 def _get_home_path(is_owner: bool) -> str:

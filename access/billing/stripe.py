@@ -437,14 +437,12 @@ async def _has_lost_dispute(api: V1Services, charge: Charge) -> bool:
     disputes = await call_stripe(api.disputes.list_async({"charge": charge.id}), Listing[Dispute])
     if any(dispute.charge != charge.id for dispute in disputes.data):
         raise BillingError(f"Stripe: a dispute is not about charge {charge.id}")
-    return any(_is_dispute_lost(dispute) for dispute in disputes.data)
-
-
-def _is_dispute_lost(dispute: Dispute) -> bool:
-    """Return whether a dispute took the money: not an inquiry, not won, not blocked."""
-    # Statuses that begin with "warning_" are inquiries. A prevented dispute of type "block" took no
-    # money; other kinds of prevention refund the payment.
-    if dispute.status == "prevented":
+    for dispute in disputes.data:
+        # Not lost: inquiries ("warning_"), those won, and prevented ones of type "block", which
+        # took no money; other kinds of prevention refund the payment.
         details = dispute.payment_method_details
-        return not (details and details.card and details.card.case_type == "block")
-    return dispute.status != "won" and not dispute.status.startswith("warning_")
+        is_blocked = bool(details and details.card and details.card.case_type == "block")
+        is_harmless = dispute.status == "won" or dispute.status.startswith("warning_")
+        if not (is_blocked if dispute.status == "prevented" else is_harmless):
+            return True
+    return False

@@ -73,7 +73,7 @@ from web.operations import Doctor, build_operations_routes
 from web.pages import Site, build_refusal_renderer, build_static_routes
 from web.pending_requests import PendingRequests
 from web.sessions import HOME_PATH as API_ACCESS_PATH
-from web.sessions import Sessions, build_sign_in_routes
+from web.sessions import Sessions, SignInPages
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
 # pages for people are not among them, because their forms contain tokens.
@@ -383,7 +383,7 @@ def build_page_routes(
         *BuyPages(purchases, own, fetch_payment, sessions, sign_in, context).build_routes(runner),
         *build_docs_routes(runner, sessions.find_viewer),
         *build_discovery_routes(runner),
-        *build_sign_in_routes(sign_in, sessions, pending, runner, outbox),
+        *SignInPages(sign_in, sessions, pending, outbox, context.sells_keys).build_routes(runner),
         *consent_routes,
         *build_api_access_routes(member_keys, billing, sessions, runner),
         *build_operations_routes(access, sessions, runner, doctor),
