@@ -225,7 +225,23 @@ class StripeBilling(Provider):
                 mismatches.append("the price is not the plan's")
             if mismatches:
                 return _reject_mismatch(claim, mismatches)
-            return await self._verify_payment(session, claim)
+            subscription, customer = session.subscription, session.customer
+            if subscription is None or customer is None:
+                raise BillingError(
+                    f"Stripe returned session {session.id} without a subscription or customer"
+                )
+            # Incomplete means that the first payment is still being confirmed, which takes seconds.
+            if subscription.status == "incomplete":
+                return PendingPayment()
+            status = await self._judge(subscription, customer)
+            if status.is_final:
+                return FailedPayment(f"is over, because {status.ended_reason}")
+            if reason := status.ended_reason or status.due_reason:
+                return HeldPayment(reason)
+            # Prefer the address that the buyer confirmed at Stripe over the one typed at checkout.
+            details = session.customer_details
+            email = (details and details.email) or session.customer_email or claim.contact_email
+            return SettledPayment(subscription.id, customer, email)
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Return the status of a subscription, ended if its payment was refunded or disputed."""
@@ -318,25 +334,6 @@ class StripeBilling(Provider):
             "currency": "usd",
             amount_field: PRICES_USD[billing] * 100,
         }
-
-    async def _verify_payment(self, session: Session, claim: ClaimRow) -> Payment:
-        subscription, customer = session.subscription, session.customer
-        if subscription is None or customer is None:
-            raise BillingError(
-                f"Stripe returned session {session.id} without a subscription or customer"
-            )
-        # Incomplete means that the first payment is still being confirmed, which takes seconds.
-        if subscription.status == "incomplete":
-            return PendingPayment()
-        status = await self._judge(subscription, customer)
-        if status.is_final:
-            return FailedPayment(f"is over, because {status.ended_reason}")
-        if reason := status.ended_reason or status.due_reason:
-            return HeldPayment(reason)
-        # Prefer the address that the buyer confirmed at Stripe over the one typed at checkout.
-        details = session.customer_details
-        email = (details and details.email) or session.customer_email or claim.contact_email
-        return SettledPayment(subscription.id, customer, email)
 
 
 def _reject_mismatch(claim: ClaimRow, mismatches: Iterable[str]) -> FailedPayment:
