@@ -658,7 +658,7 @@ def judge(
         "status": "active",
         "cancel_at": None,
         "cancel_at_period_end": False,
-        "items": {"data": [item] * changed.pop("items", 1)},
+        "items": {"object": "list", "data": [item] * changed.pop("items", 1)},
         "metadata": {"price": MONTHLY},
         "pause_collection": None,
     }

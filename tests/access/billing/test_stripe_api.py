@@ -378,7 +378,7 @@ async def test_a_dispute_with_an_unknown_status_ends_no_membership(shop: StripeS
     bought = await shop.buy()
     member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     shop.stripe.dispute(bought.charge, "weighed")
-    with pytest.raises(BillingError, match=r"Disputes data\.0\.status"):
+    with pytest.raises(BillingError, match=r"Listing\[Dispute\] data\.0\.status"):
         await shop.billing.fetch_status(member)
 
 
