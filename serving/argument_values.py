@@ -160,14 +160,19 @@ def resolve_relative_times(query: QueryT, now: int) -> QueryT:
     found, values = {}, vars(query)
     for name in ("since", "until", "as_of"):
         text = values.get(name)
-        if text is None or "-" in text:
-            continue
-        word = text.strip().casefold()
-        if word in ("today", "yesterday"):
-            found[name] = format_instant(now // DAY_MS * DAY_MS - DAY_MS * (word == "yesterday"))
-        elif match := RELATIVE_PATTERN.fullmatch(word):
-            found[name] = format_instant(now - int(match[1]) * UNITS_MS[match[2]])
+        if text is not None and "-" not in text:
+            found[name] = resolve_relative_time(text, now)
     return query.model_copy(update=found) if found else query
+
+
+def resolve_relative_time(text: str, now: int) -> str:
+    """Return the instant that a word such as `7d` or `yesterday` means, other texts unchanged."""
+    word = text.strip().casefold()
+    if word in ("today", "yesterday"):
+        return format_instant(now // DAY_MS * DAY_MS - DAY_MS * (word == "yesterday"))
+    if match := RELATIVE_PATTERN.fullmatch(word):
+        return format_instant(now - int(match[1]) * UNITS_MS[match[2]])
+    return text
 
 
 # Each call parses an instant twice, and pollers share theirs: the cursor of the newest page.

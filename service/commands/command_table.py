@@ -445,10 +445,9 @@ COMMANDS: Final = (
             ),
             option(
                 "--since",
-                type=parse_time,
                 metavar="TIME",
-                help_text="read the feed after this ISO 8601 time, UTC unless it has a zone; "
-                "the default is what your record and clock demand, at first 30 days",
+                help_text="read the feed after this ISO 8601 time, UTC unless it has a zone, or "
+                "7d; the default is what your record and clock demand, at first 30 days",
             ),
             option(
                 "--rows",
@@ -531,7 +530,9 @@ COMMANDS: Final = (
             *(TICKER, ASSET_CLASS, INDICATOR, TIMEFRAME),
             query_option("direction", "only changes to this direction", "DIR", get_args(Direction)),
             query_option(
-                "since", "only rows after this ISO 8601 time, UTC unless it has a zone", "TIME"
+                "since",
+                "only rows after this ISO 8601 time, UTC unless it has a zone, or 7d",
+                "TIME",
             ),
             query_option("limit", "number of rows, 1 to 200 (default 50)", "N"),
             query_option(

@@ -32,7 +32,7 @@ from service.http.health import answer_waiting, build_readiness
 from service.http.metrics import Metrics
 from service.http.metrics_server import open_metrics_server, sample_loop_lag
 from service.http.resources import Resources, open_resources, run_maintenance
-from service.http.server import build_server_config, open_listener, serve_in_background
+from service.http.server import build_server_config, open_kept_listener, serve_in_background
 from service.processes.child_process import ChildProcess, ParentReporter, create_compute_process
 from service.processes.lifecycle import (
     limit_malloc_arenas,
@@ -61,7 +61,7 @@ async def serve(
     limit_malloc_arenas()
     async with AsyncExitStack() as stack:
         cancel_on_request = stack.enter_context(listen_for_shutdown())
-        listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
+        listener = stack.enter_context(closing(open_kept_listener(settings.host, settings.port)))
         metrics_server = stack.enter_context(open_metrics_server(settings))
         resources = await retry_until_reached(
             lambda: stack.enter_async_context(open_resources(settings, clock)),
@@ -117,7 +117,7 @@ async def serve_with_workers(
     """
     async with AsyncExitStack() as stack:
         cancel_on_request = stack.enter_context(listen_for_shutdown())
-        listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
+        listener = stack.enter_context(closing(open_kept_listener(settings.host, settings.port)))
         # The compute process has both stores open; this one has neither. So it serves the
         # operations port, and reports for all processes.
         metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from schemas.errors import OperatorError
+from schemas.errors import ApiError, ArgumentsError, OperatorError
 from schemas.version import VERSION
 from schemas.vocabulary import Clock
 from service.commands.console import open_progress_bar
@@ -34,13 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """The options of the command line that say what to verify, None if not given.
-
-    `since` is in epoch ms.
-    """
+    """The options of the command line that say what to verify, None if not given."""
 
     rows: Path | None = None
-    since: int | None = None
+    since: str | None = None
     policy: Path | None = None
     vkey: str | None = None
     proof: Path | None = None
@@ -67,6 +64,17 @@ class VerifyOptions:
             return None if self.vkey is None else VerifierKey.parse(self.vkey, LOG_KEY)
         except NoteError as error:
             raise OperatorError(f"--vkey: {error}") from None
+
+    def find_since(self, now: int) -> int | None:
+        """Return the time to read from in epoch ms, given in any form that the feed accepts."""
+        if self.since is None:
+            return None
+        from serving.argument_values import parse_instant_ms, resolve_relative_time
+
+        try:
+            return parse_instant_ms("--since", resolve_relative_time(self.since, now))
+        except ApiError as error:
+            raise ArgumentsError(str(error)) from None
 
 
 def to_datetime(epoch_ms: int) -> datetime:
@@ -98,16 +106,18 @@ async def verify_service(
 async def _verify_online(
     address: str, api_key: str, record: Record, options: VerifyOptions, clock: Clock
 ) -> Report:
+    now_ms = clock()
+    since_ms = options.find_since(now_ms)
     request = Request(
         given_rows=tuple(options.read_file("rows", read_rows_file) or ()),
-        reads_feed=options.rows is None or options.since is not None,
-        since=None if options.since is None else to_datetime(options.since),
+        reads_feed=options.rows is None or since_ms is not None,
+        since=None if since_ms is None else to_datetime(since_ms),
         own_rows=tuple(options.read_file("own", read_rows_file) or ()),
         key=options.parse_key(),
         policy=options.read_policy(),
         other=options.read_file("compare", lambda path: Checkpoint.parse(path.read_text("utf-8"))),
     )
-    now = to_datetime(clock())
+    now = to_datetime(now_ms)
     with open_progress_bar("reading") as on_progress:
         # The agent of all commands, so that a service cannot tell who verifies it.
         agent, proxy = f"signals/{VERSION}", find_proxy(address)

@@ -6,12 +6,24 @@ and accepts a head of any length.
 
 import asyncio
 import logging
+import os
 import re
 import resource
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from socket import AF_INET, IPPROTO_TCP, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, getaddrinfo, socket
+from socket import (
+    AF_INET,
+    AF_UNIX,
+    IPPROTO_TCP,
+    SO_REUSEADDR,
+    SOCK_DGRAM,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    getaddrinfo,
+    send_fds,
+    socket,
+)
 from time import perf_counter
 from typing import Any
 
@@ -40,6 +52,11 @@ MAX_CONNECTIONS = 10_000
 # Clients wait in this queue while the service starts or is busy.
 LISTEN_BACKLOG = 1024
 GRACEFUL_SHUTDOWN_S = 3
+# At the end, open connections have a quarter of a second to bring one more request. A proxy would
+# report a request on a connection that is being closed as 502.
+LAST_REQUEST_STEPS, LAST_REQUEST_STEP_S = 25, 0.01
+# The first descriptor that systemd passes, as sd_listen_fds(3) says.
+FIRST_PASSED_DESCRIPTOR = 3
 # An id that a client may give its request; it is written to logs, headers and JSON unescaped.
 REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -49,8 +66,7 @@ def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> soc
     # Opened before any other work, so that an occupied port fails first.
     listener: socket | None = None
     try:
-        found = getaddrinfo(host, port, type=SOCK_STREAM)
-        family, _, _, _, address = min(found, key=lambda entry: entry[0] != AF_INET)
+        family, address = _resolve(host, port)
         # asyncio disables Nagle's delay only on sockets that name their protocol.
         listener = socket(family, SOCK_STREAM, IPPROTO_TCP)
         listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
@@ -63,6 +79,35 @@ def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> soc
             f"cannot listen on {host} port {port}: {error.strerror}; "
             f"set {setting_prefix}PORT or {setting_prefix}HOST to another value"
         ) from None
+    return listener
+
+
+def _resolve(host: str, port: int) -> tuple[int, Any]:
+    """Return the family and the address to listen on, of IPv4 if there is one."""
+    found = getaddrinfo(host, port, type=SOCK_STREAM)
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != AF_INET)
+    return family, address
+
+
+def open_kept_listener(host: str, port: int) -> socket:
+    """Return the listener that systemd has kept since before a restart, or open one that it keeps.
+
+    Meanwhile connections wait in its queue instead of being refused. Without systemd, or a unit
+    with `FileDescriptorStoreMax`, it is like any other.
+    """
+    manager = os.environ.get("NOTIFY_SOCKET")
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+        kept = socket(fileno=FIRST_PASSED_DESCRIPTOR)
+        if kept.getsockname() == _resolve(host, port)[1]:
+            return kept
+        # The settings have changed.
+        kept.close()
+    listener = open_listener(host, port)
+    if manager is not None:
+        with socket(AF_UNIX, SOCK_DGRAM) as notifier:
+            notifier.connect(manager.replace("@", "\0", 1))
+            notifier.send(b"FDSTOREREMOVE=1\nFDNAME=listener")
+            send_fds(notifier, [b"FDSTORE=1\nFDNAME=listener"], [listener.fileno()])
     return listener
 
 
@@ -84,6 +129,8 @@ class Exchanges:
         self._failures = FailureLog()
         # Asking structlog costs as much as checking a Host.
         self._logs_all = request_log.is_enabled_for(logging.DEBUG)
+        # Whether each response is the last one of its connection.
+        self.is_ending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app on a request."""
@@ -115,7 +162,7 @@ class Exchanges:
                 event["headers"] = [(b"x-request-id", request_id), *event["headers"]]
                 is_skipped = gate.is_read or unread_bytes <= MAX_HEAD_BYTES
                 # The parser leaves what follows an upgrade to another protocol.
-                if b"upgrade" in headers or not is_skipped:
+                if b"upgrade" in headers or not is_skipped or self.is_ending:
                     event["headers"].append(CLOSE_CONNECTION)
                 gate.is_answered = not gate.is_closed
             await send(event)
@@ -135,7 +182,19 @@ class Exchanges:
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to `listen_for_shutdown`."""
+    """Leaves signals to `listen_for_shutdown`, and ends without cutting a request off."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Accept no more connections, and close each after its next response, if it comes soon."""
+        for server in self.servers:
+            server.close()
+        assert isinstance(self.config.app, Exchanges)
+        self.config.app.is_ending = True
+        for _ in range(LAST_REQUEST_STEPS):
+            if not self.server_state.connections:
+                break
+            await asyncio.sleep(LAST_REQUEST_STEP_S)
+        await super().shutdown(sockets)
 
     # uvicorn would raise a captured signal again before the stores are closed.
 

@@ -144,7 +144,9 @@ def stored(folder: Path) -> tuple[int, int]:
 def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_start):
     _, printed, state, registration = first_start
     said = "".join(printed)
-    assert printed[0].strip() == f"{SIMULATED_NOTE} For real prices: make live."
+    # A busy machine may log something first, such as a clock that jumped.
+    messages = [line.strip() for line in printed if not line.startswith("{")]
+    assert messages[0] == f"{SIMULATED_NOTE} For real prices: make live."
     assert [line for line in printed if line.startswith("building history: ")][-1].endswith(
         "100%\n"
     )

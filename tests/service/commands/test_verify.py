@@ -60,6 +60,15 @@ async def test_a_verified_service_is_summed_up_in_a_few_lines(run, log):
     )
 
 
+async def test_a_time_is_read_in_every_form_that_the_feed_accepts(run):
+    for since, begin in {
+        "2d": "2026-02-27T11:04:00.000Z",
+        "2026-02-28": "2026-02-28T00:00:00.000Z",
+    }.items():
+        _, lines = await run(since=since)
+        assert f"read the feed from {begin} to" in "".join(lines)
+
+
 async def test_a_changed_row_is_printed_with_both_checkpoints(run, log, tmp_path):
     await run()
     seen = log.checkpoint
@@ -182,6 +191,7 @@ async def test_a_service_without_a_log_is_named(run, log):
         (["--policy", "text"], "--policy text: line 1: 'hello' is none of log, witness"),
         (["--rows", "text"], "--rows text: text cannot be read as rows of the feed"),
         (["--proof", "text"], "--proof text: the first line of a proof is"),
+        (["--since", "soon"], '--since: "soon" is not accepted; accepted: .*7d'),
         (["--url", "ftp://me"], "--url must be an http:// or https:// address"),
     ],
 )
