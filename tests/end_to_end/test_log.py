@@ -1,8 +1,11 @@
 """The real service signs a log that a stranger's program verifies, on both databases."""
 
+import asyncio
 import json
 import math
-from collections.abc import Collection
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
@@ -10,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+import asyncpg
 import httpx
 import pytest
 import rfc8785
@@ -30,9 +34,15 @@ from store.market_rows import CommitRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.rest_shim.test_log import COVERED, parse_proof
 from tests.service.commands.test_cli import HEADER
+from tests.support.postgres.server import (
+    PostgresServer,
+    SharedServer,
+    build_unprivileged_command,
+    make_private_folder,
+)
 from tests.support.row_builders import list_commits
 from tests.support.running_service import ServiceProcess, run_service_process
-from tests.support.signals_command import find_free_port, run_signals, start_signals
+from tests.support.signals_command import find_free_port, list_rows, run_signals, start_signals
 from tests.support.small_market import open_store
 from tests.support.store_homes import StoreHome, build_database_url
 
@@ -116,19 +126,80 @@ def test_a_restored_backup_is_published_but_not_signed(tmp_path: Path) -> None:
     # The same hours are computed again: equal rows, but with other salts.
     compute(tmp_path, 400, **restored)
     assert json.loads((tmp_path / KEY_FILE).read_text())["size"] == signed
-    port = find_free_port()
-    with start_signals(tmp_path, "serve", "--no-compute", port=port, **restored) as process:
-        process.wait_for_line("Listening on ")
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/log/checkpoint")
+    with serve_log_at(tmp_path, **restored) as address:
+        answer = httpx.get(f"{address}/api/v1/log/checkpoint")
         assert answer.status_code == 503
         assert f"the first {signed} leaves are not those that were signed" in answer.text
-        assert process.stop() == 0
     assert run_signals(tmp_path, "log", "restart", **restored).returncode == 0
-    with start_signals(tmp_path, "serve", "--no-compute", port=port, **restored) as process:
-        process.wait_for_line("Listening on ")
-        checkpoint, _ = read_log(f"http://127.0.0.1:{port}")
+    with serve_log_at(tmp_path, **restored) as address:
+        checkpoint, _ = read_log(address)
         assert checkpoint.origin.endswith("/api/v1/log/2")
+
+
+@pytest.mark.clause("proof", "operation")
+@pytest.mark.prove
+def test_a_failover_to_a_standby_without_the_last_runs_ends_the_log(
+    postgres: SharedServer, private_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """The steps of docs/recovery.md, on two servers that replicate without waiting."""
+    primary, programs = private_postgres, postgres.template.programs
+    with make_private_folder(postgres.template.data.parent) as folder:
+        standby = PostgresServer(programs, folder)
+        before, after = (
+            {"log_key_file": KEY_FILE, "database_url": server.url()}
+            for server in (primary, standby)
+        )
+        compute(tmp_path, 300, **before)
+        run_signals(tmp_path, "keys", "create", "--label", "replicated", **before)
+        base_backup = programs / "pg_basebackup"
+        copy = build_unprivileged_command(
+            base_backup, "-d", primary.url(), "-D", standby.data, "-R", "-c", "fast"
+        )
+        subprocess.run(copy, cwd="/", check=True, capture_output=True)
+        standby.start()
+        try:
+            # It receives no more.
+            asyncio.run(query(standby.url(), "ALTER SYSTEM SET primary_conninfo = ''"))
+            asyncio.run(query(standby.url(), "SELECT pg_reload_conf()"))
+            compute(tmp_path, 400, **before)
+            signed = json.loads((tmp_path / KEY_FILE).read_text())["size"]
+            primary.stop()
+            assert asyncio.run(query(standby.url(), "SELECT pg_promote()"))
+            compute(tmp_path, 400, **after)
+            assert json.loads((tmp_path / KEY_FILE).read_text())["size"] == signed
+            doctor = run_signals(tmp_path, "doctor", **after)
+            assert "fix  log: no new rows are signed: " in doctor.stdout
+            with serve_log_at(tmp_path, **after) as address:
+                answer = httpx.get(f"{address}/api/v1/log/checkpoint")
+                assert answer.status_code == 503
+                assert f"the first {signed} leaves are not those that were signed" in answer.text
+            assert run_signals(tmp_path, "log", "restart", **after).returncode == 0
+            assert run_signals(tmp_path, "audit", **after).stdout.endswith("clean\n")
+            with serve_log_at(tmp_path, **after) as address:
+                checkpoint, _ = read_log(address)
+                assert checkpoint.origin.endswith("/api/v1/log/2")
+            assert [row["label"] for row in list_rows(tmp_path, "keys", "list", **after)] == [
+                "replicated"
+            ]
+        finally:
+            standby.stop()
+
+
+@contextmanager
+def serve_log_at(folder: Path, **settings: str) -> Iterator[str]:
+    port = find_free_port()
+    with start_signals(folder, "serve", "--no-compute", port=port, **settings) as process:
+        process.wait_for_line("Listening on ")
+        yield f"http://127.0.0.1:{port}"
         assert process.stop() == 0
+
+
+async def query(url: str, statement: str) -> object:
+    session = await asyncpg.connect(url)
+    try:
+        return await session.fetchval(statement)
+    finally:
+        await session.close()
 
 
 RENAMED_ON = date(2026, 9, 26)

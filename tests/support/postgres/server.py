@@ -191,7 +191,7 @@ class PostgresServer:
     def _is_ready(self) -> bool:
         with suppress(FileNotFoundError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-            return lines[:1] == [str(self.pid)] and lines[7:8] == ["ready   "]
+            return lines[:1] == [str(self.pid)] and lines[7:8] in (["ready   "], ["standby "])
         return False
 
 
