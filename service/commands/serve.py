@@ -30,7 +30,7 @@ from service.config.stores import retry_until_reached
 from service.http.app import build_app
 from service.http.health import answer_waiting, build_readiness
 from service.http.metrics import Metrics
-from service.http.metrics_server import open_metrics_server, sample_loop_lag
+from service.http.metrics_server import MetricsServer, open_metrics_server, sample_loop_lag
 from service.http.resources import Resources, open_resources, run_maintenance
 from service.http.server import build_server_config, open_kept_listener, serve_in_background
 from service.processes.child_process import ChildProcess, ParentReporter, create_compute_process
@@ -41,6 +41,8 @@ from service.processes.lifecycle import (
     run_in_background,
 )
 from store.addresses import is_loopback
+
+CancelOnRequest = Callable[[], AbstractContextManager[None]]
 
 log = structlog.get_logger("service")
 
@@ -60,13 +62,8 @@ async def serve(
     # Must come before the first thread: glibc keeps the arenas that threads already have.
     limit_malloc_arenas()
     async with AsyncExitStack() as stack:
-        cancel_on_request = stack.enter_context(listen_for_shutdown())
-        listener = stack.enter_context(closing(open_kept_listener(settings.host, settings.port)))
-        metrics_server = stack.enter_context(open_metrics_server(settings))
-        resources = await retry_until_reached(
-            lambda: stack.enter_async_context(open_resources(settings, clock)),
-            cancel_on_request,
-            answer_waiting(settings, listener, metrics_server.listener),
+        cancel_on_request, listener, metrics_server, resources = await open_service(
+            settings, clock, stack, stack
         )
         if resources is None:
             return 0
@@ -103,6 +100,29 @@ async def serve(
     return 0
 
 
+async def open_service(
+    settings: Settings,
+    clock: Clock,
+    stack: AsyncExitStack,
+    opened: AsyncExitStack,
+    *,
+    is_shared: bool = False,
+) -> tuple[CancelOnRequest, socket, MetricsServer, Resources | None]:
+    """Open the ports on `stack`, and on `opened` the resources, once the database is reached.
+
+    They are None if a signal came first. All processes count together if `is_shared`.
+    """
+    cancel_on_request = stack.enter_context(listen_for_shutdown())
+    listener = stack.enter_context(closing(open_kept_listener(settings.host, settings.port)))
+    metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=is_shared))
+    resources = await retry_until_reached(
+        lambda: opened.enter_async_context(open_resources(settings, clock)),
+        cancel_on_request,
+        answer_waiting(settings, listener, metrics_server.listener),
+    )
+    return cancel_on_request, listener, metrics_server, resources
+
+
 async def serve_with_workers(
     settings: Settings,
     workers: int,
@@ -116,16 +136,11 @@ async def serve_with_workers(
     `clock` is the wall clock, `elapsed` as for `make_steady`. The error of a child is re-raised.
     """
     async with AsyncExitStack() as stack:
-        cancel_on_request = stack.enter_context(listen_for_shutdown())
-        listener = stack.enter_context(closing(open_kept_listener(settings.host, settings.port)))
+        opened = await stack.enter_async_context(AsyncExitStack())
         # The compute process has both stores open; this one has neither. So it serves the
         # operations port, and reports for all processes.
-        metrics_server = stack.enter_context(open_metrics_server(settings, is_shared=True))
-        opened = await stack.enter_async_context(AsyncExitStack())
-        resources = await retry_until_reached(
-            lambda: opened.enter_async_context(open_resources(settings, clock)),
-            cancel_on_request,
-            answer_waiting(settings, listener, metrics_server.listener),
+        cancel_on_request, listener, metrics_server, resources = await open_service(
+            settings, clock, stack, opened, is_shared=True
         )
         if resources is None:
             return 0
@@ -156,7 +171,7 @@ async def serve_with_workers(
 async def run_worker(
     settings: Settings,
     parent: ParentReporter,
-    cancel_on_request: Callable[[], AbstractContextManager[None]],
+    cancel_on_request: CancelOnRequest,
     clock: Clock,
     listener: socket,
     failing: c_bool,

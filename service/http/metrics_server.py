@@ -162,48 +162,39 @@ class CurrentGauges:
         )
         version.add_metric([VERSION], 1)
         yield version
-        yield GaugeMetricFamily(
-            "signals_ready", "1 if /readyz returns 200, else 0.", value=self.is_ready
-        )
+        values: dict[str, tuple[str, float]] = {
+            "ready": ("1 if /readyz returns 200, else 0.", self.is_ready)
+        }
         if self.store_folder is not None:
-            yield GaugeMetricFamily(
-                "signals_disk_free_bytes",
-                "Free space at the database.",
-                value=shutil.disk_usage(self.store_folder).free,
-            )
+            free = shutil.disk_usage(self.store_folder).free
+            values["disk_free_bytes"] = "Free space at the database.", free
         if (backup := self.notices.get(BACKUP_NOTICE)) is not None:
-            yield GaugeMetricFamily(
-                "signals_backup_age_seconds",
+            values["backup_age_seconds"] = (
                 "Time since the last `signals backup` that was completed.",
-                value=max(0, self.now - backup.at) / 1000,
+                max(0, self.now - backup.at) / 1000,
             )
         if (certificate := self.notices.get(CERTIFICATE_NOTICE)) is not None:
-            yield GaugeMetricFamily(
-                "signals_certificate_seconds",
+            values["certificate_seconds"] = (
                 "Time until the certificate of SIGNALS_BASE_URL ends.",
-                value=(int(certificate.detail) - self.now) / 1000,
+                (int(certificate.detail) - self.now) / 1000,
             )
         if self.snapshot is not None:
             age_s = max(0, self.now - self.snapshot.market_time) / 1000
-            yield GaugeMetricFamily(
-                "signals_snapshot_age_seconds", "Time since the last hourly run.", value=age_s
-            )
-            late = len(self.snapshot.stored.late)
-            yield GaugeMetricFamily(
-                "signals_late_assets", "Assets whose due bars have not arrived.", value=late
-            )
-            missing_bars = self.snapshot.stored.missing_bars
-            yield GaugeMetricFamily(
-                "signals_missing_bars",
-                "Bars of the last 330 days that the venues never delivered.",
-                value=sum(missing_bars.values()),
-            )
-            building = len(self.snapshot.building_tickers)
-            yield GaugeMetricFamily(
-                "signals_building_assets",
-                "Assets whose history is still being built.",
-                value=building,
-            )
+            stored = self.snapshot.stored
+            values |= {
+                "snapshot_age_seconds": ("Time since the last hourly run.", age_s),
+                "late_assets": ("Assets whose due bars have not arrived.", len(stored.late)),
+                "missing_bars": (
+                    "Bars of the last 330 days that the venues never delivered.",
+                    sum(stored.missing_bars.values()),
+                ),
+                "building_assets": (
+                    "Assets whose history is still being built.",
+                    len(self.snapshot.building_tickers),
+                ),
+            }
+        for name, (meaning, value) in values.items():
+            yield GaugeMetricFamily(f"signals_{name}", meaning, value=value)
 
 
 async def sample_loop_lag(

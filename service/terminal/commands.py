@@ -128,10 +128,6 @@ class Retrier:
             await self._sleep(min(remaining_ms / 1000, MAX_STEP_S))
 
 
-class CursorError(OperatorError):
-    """A cursor file that cannot be used, described in one line."""
-
-
 class CursorFile:
     """A file with one line: the `created_at` of the last row that was handed on."""
 
@@ -146,13 +142,13 @@ class CursorFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CursorError(
+            raise OperatorError(
                 f"cannot read the cursor file {self._path}: {error.strerror}"
             ) from None
         try:
             parse_served_time(text)
         except ValueError:
-            raise CursorError(
+            raise OperatorError(
                 f"{self._path} is not a cursor file: it must hold one time such as "
                 "2026-09-30T12:03:00.068Z. Choose another --cursor, or delete the file to begin "
                 "with new rows"
@@ -168,7 +164,7 @@ class CursorFile:
                 os.fsync(file.fileno())
             self._new_path.replace(self._path)
         except OSError as error:
-            raise CursorError(
+            raise OperatorError(
                 f"cannot write the cursor file {self._path}: {error.strerror}"
             ) from None
 
@@ -182,7 +178,7 @@ class CursorFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise CursorError(f"cannot write {path}: {error.strerror}") from None
+            raise OperatorError(f"cannot write {path}: {error.strerror}") from None
         return path
 
 

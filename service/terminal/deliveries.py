@@ -47,21 +47,17 @@ MIN_HIDDEN_CHARACTERS = 6
 Deliver = Callable[[Sequence[Json], Json], Awaitable[None]]
 
 
-class SecretError(OperatorError):
-    """A missing or invalid webhook secret. The message never repeats it."""
-
-
 def parse_webhook_secret(text: str) -> bytes:
-    """Return the signing key of a secret `whsec_...`; raise SecretError if it is not one."""
+    """Return the signing key of a secret `whsec_...`; raise OperatorError if it is not one."""
     encoded = text.strip()
     if not encoded.startswith(SECRET_PREFIX):
-        raise SecretError(SECRET_HINT)
+        raise OperatorError(SECRET_HINT)
     try:
         key = base64.b64decode(encoded.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:
-        raise SecretError(SECRET_HINT) from None
+        raise OperatorError(SECRET_HINT) from None
     if not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
-        raise SecretError(SECRET_HINT)
+        raise OperatorError(SECRET_HINT)
     return key
 
 
@@ -74,10 +70,6 @@ def sign(key: bytes, message_id: str, sent_at_s: int, body: bytes) -> dict[str, 
         "webhook-timestamp": str(sent_at_s),
         "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
     }
-
-
-class DeliveryError(OperatorError):
-    """A delivery that would fail again."""
 
 
 class RefusalError(OperatorError):
@@ -143,7 +135,7 @@ class ProgramRunner:
         self._command = command
 
     async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
-        """Run it once; TransientError if it fails, DeliveryError if it cannot be run."""
+        """Run it once; TransientError if it fails, OperatorError if it cannot be run."""
         lines = b"".join(encode_json(build_event(row, meta)) + b"\n" for row in rows)
         process = await asyncio.create_subprocess_shell(
             self._command, stdin=asyncio.subprocess.PIPE
@@ -156,7 +148,7 @@ class ProgramRunner:
                 with suppress(ProcessLookupError):
                     process.terminate()
         if process.returncode in UNUSABLE_STATUSES:
-            raise DeliveryError(
+            raise OperatorError(
                 f"the shell cannot run the program of --exec (status {process.returncode}): check "
                 "its path and that it is executable"
             )
@@ -168,7 +160,7 @@ class BodyTemplate:
     """A file in Jinja's language that makes the body of a request, which is JSON, from an event."""
 
     def __init__(self, path: Path) -> None:
-        """Raise DeliveryError if it cannot be read."""
+        """Raise OperatorError if it cannot be read."""
         # Only here, because it loads slowly.
         import jinja2
 
@@ -185,7 +177,7 @@ class BodyTemplate:
             self._template = environment.from_string(path.read_text())
 
     def render(self, event: Json) -> bytes:
-        """Return the body for an event; DeliveryError if it is not JSON."""
+        """Return the body for an event; OperatorError if it is not JSON."""
         with self._explain_failures():
             body = self._template.render(event)
             json.loads(body)
@@ -198,7 +190,7 @@ class BodyTemplate:
         except self._errors as error:
             line = getattr(error, "lineno", None)
             reason = f"line {line}: {error}" if line else str(error)
-            raise DeliveryError(
+            raise OperatorError(
                 f"--body {self._path} does not give a JSON body: {format_one_line(reason)}"
             ) from None
 
@@ -234,7 +226,7 @@ class WebhookSender:
     async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
         """Post each once; TransientError or RefusalError unless the answer is 2xx.
 
-        DeliveryError if it is 410.
+        OperatorError if it is 410.
         """
         for row in rows:
             await self._post(row, self.build_body(row, meta))
@@ -262,7 +254,7 @@ class WebhookSender:
             raise TransientError(f"{self._host} did not answer ({reason})") from None
         status = response.status_code
         if status == GONE:
-            raise DeliveryError(f"{self._host} answered 410: it wants no more rows")
+            raise OperatorError(f"{self._host} answered 410: it wants no more rows")
         if is_refusal(status):
             secret = self._url.partition("://")[2].removeprefix(self._host)
             words = quote_receiver(response.text, secret)
@@ -272,10 +264,10 @@ class WebhookSender:
 
 
 def parse_post_url(text: str) -> str:
-    """Return the address of --post; DeliveryError, which does not repeat it, if it is invalid."""
+    """Return the address of --post; OperatorError, which does not repeat it, if it is invalid."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise DeliveryError("--post must be an http:// or https:// address")
+        raise OperatorError("--post must be an http:// or https:// address")
     if parts.username or parts.password:
-        raise DeliveryError("--post must be an address without user name and password")
+        raise OperatorError("--post must be an address without user name and password")
     return text

@@ -4,8 +4,9 @@ import logging
 import re
 from collections.abc import Sequence
 
+from schemas.errors import OperatorError
 from schemas.version import describe_install
-from service.terminal.deliveries import DeliveryError, RefusalError, is_refusal, quote_receiver
+from service.terminal.deliveries import RefusalError, is_refusal, quote_receiver
 from service.terminal.views import FEED, list_marks
 from verifier.client import Json, TransientError
 
@@ -19,12 +20,12 @@ class Messenger:
     """Sends rows as one message to an address of Apprise, such as ntfys://ntfy.sh/TOPIC."""
 
     def __init__(self, address: str) -> None:
-        """Raise DeliveryError, which does not repeat the address, if it cannot be used."""
+        """Raise OperatorError, which does not repeat the address, if it cannot be used."""
         try:
             # Only here, because the library is an extra.
             import apprise
         except ImportError as error:
-            raise DeliveryError(
+            raise OperatorError(
                 f"--notify needs the extra libraries ({error.name} is missing): "
                 f"{describe_install('notify')}"
             ) from None
@@ -39,7 +40,7 @@ class Messenger:
         service = apprise.Apprise.instantiate(address, asset=asset)
         # Of several addresses, Apprise would make one that never works.
         if service is None or re.search(r"\S[\s,]+\w+://", address):
-            raise DeliveryError(
+            raise OperatorError(
                 "--notify or SIGNALS_NOTIFY_URL must be one address that Apprise knows, such as "
                 "ntfys://ntfy.sh/TOPIC: see https://appriseit.com/services"
             )

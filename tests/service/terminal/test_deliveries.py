@@ -13,14 +13,13 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 from starlette.responses import Response
 
+from schemas.errors import OperatorError
 from service.terminal import deliveries
 from service.terminal.commands import TransientError
 from service.terminal.deliveries import (
     BodyTemplate,
-    DeliveryError,
     ProgramRunner,
     RefusalError,
-    SecretError,
     WebhookSender,
     parse_post_url,
     parse_webhook_secret,
@@ -59,7 +58,7 @@ def test_a_signature_is_the_one_of_the_reference_library():
     ],
 )
 def test_an_invalid_secret_is_refused_without_repeating_it(secret):
-    with pytest.raises(SecretError, match="whsec_ followed by 24 to 64 bytes") as refused:
+    with pytest.raises(OperatorError, match="whsec_ followed by 24 to 64 bytes") as refused:
         parse_webhook_secret(secret)
     assert secret.removeprefix("whsec_") == "" or secret not in str(refused.value)
 
@@ -100,7 +99,7 @@ async def test_a_failed_program_is_run_again():
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_program_that_does_not_exist_ends_the_command():
-    with pytest.raises(DeliveryError, match="status 127"):
+    with pytest.raises(OperatorError, match="status 127"):
         await ProgramRunner("/nowhere/program 2> /dev/null")([ROW], META)
 
 
@@ -231,14 +230,14 @@ def test_a_wrong_template_is_one_line_at_the_start(tmp_path, template, reason):
 @pytest.mark.clause("22.4", "22.7")
 async def test_an_address_that_is_gone_ends_the_command():
     async with answering(Response(status_code=410)) as (url, _):
-        with pytest.raises(DeliveryError, match="410"):
+        with pytest.raises(OperatorError, match="410"):
             await open_sender(url, 0)([ROW], META)
 
 
 @pytest.mark.clause("22.4", "22.7")
 @pytest.mark.parametrize("url", ["example.com", "ftp://h/", "http://", "https://me:secret@h/"])
 def test_an_invalid_address_is_refused_without_repeating_it(url):
-    with pytest.raises(DeliveryError, match="--post must be") as refused:
+    with pytest.raises(OperatorError, match="--post must be") as refused:
         parse_post_url(url)
     assert "secret" not in str(refused.value)
 

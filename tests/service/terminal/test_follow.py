@@ -21,7 +21,6 @@ from service.commands.cli import _build_parser
 from service.config.proxies import find_proxy
 from service.terminal.commands import (
     ConfluenceCondition,
-    CursorError,
     CursorFile,
     FeedFollower,
     Retrier,
@@ -404,15 +403,15 @@ def test_a_cursor_file_is_replaced_as_a_whole(tmp_path: Path):
 def test_a_file_that_is_no_cursor_is_refused_and_kept(tmp_path: Path, text):
     path = tmp_path / "notes.txt"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(CursorError, match="is not a cursor file: it must hold one time"):
+    with pytest.raises(OperatorError, match="is not a cursor file: it must hold one time"):
         CursorFile(path).load()
     assert path.read_text(encoding="latin-1") == text
 
 
 def test_a_cursor_file_in_a_missing_folder_is_refused(tmp_path: Path):
-    with pytest.raises(CursorError, match="cannot write the cursor file"):
+    with pytest.raises(OperatorError, match="cannot write the cursor file"):
         CursorFile(tmp_path / "missing" / "cursor").save("2026-09-30T12:03:00.068Z")
-    with pytest.raises(CursorError, match="cannot read the cursor file"):
+    with pytest.raises(OperatorError, match="cannot read the cursor file"):
         CursorFile(tmp_path).load()
 
 

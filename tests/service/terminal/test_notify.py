@@ -20,9 +20,10 @@ from apprise.plugins.telegram import NotifyTelegram
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from schemas.errors import OperatorError
 from schemas.vocabulary import Timeframe, format_instant
 from service.terminal.commands import TransientError
-from service.terminal.deliveries import DeliveryError, RefusalError
+from service.terminal.deliveries import RefusalError
 from service.terminal.messages import Messenger
 from store.market_rows import ChangeRow
 from tests.service.terminal.test_deliveries import META, SERVED_ROW
@@ -193,14 +194,14 @@ async def test_a_receiver_that_does_not_answer_is_named_without_its_address():
     ],
 )
 def test_an_address_that_apprise_does_not_know_is_refused_without_repeating_it(address, capfd):
-    with pytest.raises(DeliveryError, match="must be one address that Apprise knows") as refused:
+    with pytest.raises(OperatorError, match="must be one address that Apprise knows") as refused:
         Messenger(address)
     assert TOKEN not in str(refused.value) + "".join(capfd.readouterr())
 
 
 def test_without_the_library_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(DeliveryError, match=r"apprise is missing\): .* -m pip install .*apprise"):
+    with pytest.raises(OperatorError, match=r"apprise is missing\): .* -m pip install .*apprise"):
         Messenger("ntfy://h/t")
 
 
