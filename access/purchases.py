@@ -21,7 +21,7 @@ from access.billing.provider import (
 from access.contact import parse_contact_email
 from access.keys import generate_key, hash_key
 from access.maintenance import update_membership
-from access.single_flight_cache import SingleFlightCache, call_provider
+from access.single_flight_cache import SingleFlightCache, call_provider, retrieve_failure
 from access.throttle import Throttle
 from schemas.errors import ApiError
 from schemas.purchase import (
@@ -93,14 +93,9 @@ class Claims:
         # A client that disconnects after the commit must not cancel the check that follows it.
         redemption = asyncio.create_task(self._store_redemption(claim, payment, api_key))
         self._redemptions.add(redemption)
-        redemption.add_done_callback(self._on_redeemed)
+        redemption.add_done_callback(self._redemptions.discard)
+        redemption.add_done_callback(retrieve_failure)
         return await asyncio.shield(redemption)
-
-    def _on_redeemed(self, redemption: asyncio.Task[bool]) -> None:
-        self._redemptions.discard(redemption)
-        if not redemption.cancelled():
-            # Retrieve it: if the caller was cancelled, asyncio would log it as never retrieved.
-            redemption.exception()
 
     async def _store_redemption(
         self, claim: ClaimRow, payment: SettledPayment, api_key: str | None

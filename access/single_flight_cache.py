@@ -44,7 +44,8 @@ class SingleFlightCache(Generic[ValueT]):
             return entry[0]
         if key not in self._tasks:
             self._tasks[key] = task = asyncio.create_task(self._fetch(key, fetch))
-            task.add_done_callback(lambda done_task: self._on_done(key, done_task))
+            task.add_done_callback(lambda _: self._tasks.pop(key))
+            task.add_done_callback(retrieve_failure)
         return await asyncio.shield(self._tasks[key])
 
     async def _fetch(self, key: str, fetch: Callable[[], Coroutine[Any, Any, ValueT]]) -> ValueT:
@@ -57,11 +58,12 @@ class SingleFlightCache(Generic[ValueT]):
             del self._entries[next(iter(self._entries))]
         return value
 
-    def _on_done(self, key: str, task: "asyncio.Task[ValueT]") -> None:
-        del self._tasks[key]
-        if not task.cancelled():
-            # Retrieve it: if all callers were cancelled, asyncio would log it as never retrieved.
-            task.exception()
+
+def retrieve_failure(task: asyncio.Task[Any]) -> None:
+    """Retrieve the exception of a task whose callers may all have been cancelled."""
+    # asyncio would log it as never retrieved.
+    if not task.cancelled():
+        task.exception()
 
 
 async def call_provider(request: Awaitable[ValueT]) -> ValueT:

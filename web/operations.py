@@ -9,7 +9,6 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -360,17 +359,17 @@ class OperationsPages:
 
     async def _run_checks(self, doctor: Doctor) -> None:
         """Run all checks and store their findings; log failures."""
+        findings: Sequence[Finding]
         try:
-            await self._store_findings(await doctor.run_all_checks())
+            findings = await doctor.run_all_checks()
         except Exception as error:
             log.error("checks_failed", **describe_failure(error))
-            with suppress(StoreError):
-                text = "the checks failed: see the log of the service"
-                await self._store_findings([("fix", "doctor", text)])
-
-    async def _store_findings(self, findings: Sequence[Finding]) -> None:
-        notice = Notice(FINDINGS_NOTICE, json.dumps(findings), self._context.clock())
-        await self._access.put_notice(notice)
+            findings = [("fix", "doctor", "the checks failed: see the log of the service")]
+        try:
+            notice = Notice(FINDINGS_NOTICE, json.dumps(findings), self._context.clock())
+            await self._access.put_notice(notice)
+        except StoreError as error:
+            log.error("findings_not_stored", **describe_failure(error))
 
     async def _load_notices(self) -> dict[str, Notice]:
         return {notice.name: notice for notice in await self._access.list_notices()}

@@ -185,6 +185,17 @@ async def test_the_first_row_of_the_board_is_on_the_first_screen(
 
 
 @pytest.mark.parametrize("role", ["visitor", "member"])
+async def test_a_phone_shows_the_current_readings_of_an_asset_first(
+    stage: Stage, role: Role
+) -> None:
+    async with open_tab(stage.browser, PHONE, cookies=stage.cookies[role]) as walk:
+        await walk.page.goto(f"{stage.served.base_url}/assets/BTC")
+        heading = await walk.page.locator("#now").bounding_box()
+        row = await walk.page.locator(FIRST_ROW).bounding_box()
+        assert heading["y"] < row["y"] <= MAX_FIRST_ROW_Y[PHONE]
+
+
+@pytest.mark.parametrize("role", ["visitor", "member"])
 @pytest.mark.parametrize("path", [*MAX_BYTES])
 async def test_a_page_is_small_with_all_that_it_loads(stage: Stage, role: Role, path: str) -> None:
     async with open_tab(stage.browser, DESKTOP, cookies=stage.cookies[role]) as walk:
