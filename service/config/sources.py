@@ -89,10 +89,8 @@ async def open_live_venues(
     the venues' listings and need not exist. SettingsError if the extra `live` is not installed.
     """
     try:
-        import ccxt.async_support as ccxt
-
         from compute.sources.alpaca import DATA_ADDRESS, SETTING_NAMES, TRADING_ADDRESS, AlpacaVenue
-        from compute.sources.ccxt_venue import CcxtVenue, rebase_url
+        from compute.sources.ccxt_venue import CcxtVenue, import_exchange, rebase_url
     except ImportError as error:
         raise SettingsError(
             f"live prices need the extra libraries ({error.name} is missing): run `make live`, or "
@@ -124,7 +122,7 @@ async def open_live_venues(
                     trading_address=trading,
                     proxy=find_proxy(data),
                 )
-            elif name in ccxt.exchanges:
+            elif import_exchange(name) is not None:
                 # Each venue has several hosts.
                 proxy = find_proxy(base or f"https://{name}", allows_socks=False)
                 path = listings_folder / f"{name}.json"

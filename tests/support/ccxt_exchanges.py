@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import ccxt.async_support as ccxt
 
+from compute.sources.ccxt_venue import import_exchange
 from tests.doubles.venues.server import VenuesDouble, redirect_exchange
 
 # A market with bars, and one that also has funding if the venue has perpetuals.
@@ -35,7 +35,7 @@ async def open_exchange(double: VenuesDouble, name: str, **config: Any) -> Async
     """
     async with aiohttp.ClientSession() as session:
         usual = {"enableRateLimit": False, "verify": False, "session": session}
-        exchange = redirect_exchange(getattr(ccxt, name)(usual | config), double.base_url)
+        exchange = redirect_exchange(import_exchange(name)(usual | config), double.base_url)
         exchange.milliseconds = double.clock
         exchange.timeout_on_exit = 0
         try:

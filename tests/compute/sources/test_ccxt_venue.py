@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,6 +19,7 @@ from compute.sources.ccxt_venue import REFUSED_AFTER_MS, CcxtVenue, drop_odd_ent
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import VenueOptions
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
+from tests.doubles.venues.dialects import Okx
 from tests.doubles.venues.market import HOUR, Market, halve_bars, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
 from tests.doubles.venues.venue import VenueDouble
@@ -123,6 +126,27 @@ async def test_a_long_history_is_read_in_pages_across_its_gaps(
     assert sorted(read) == (there[-719:] if name == "kraken" else there)
 
 
+@pytest.mark.parametrize(("history_rows", "requests"), [(300, 7), (100, 22)])
+async def test_okx_is_read_in_its_largest_pages_even_if_they_are_smaller_again(
+    double: VenuesDouble, opened: Open, history_rows: int, requests: int
+) -> None:
+    venue = double.get_venue("okx")
+    venue.add_listing("BTC/USDT", make_market(before=2100))
+    assert isinstance(venue.dialect, Okx)
+    venue.dialect.history_rows = history_rows
+    bars = await opened("okx").fetch_bars("BTC/USDT", HOUR - 2100 * HOUR_S, HOUR, HOUR_S)
+    assert sorted(bars) == [make_bar(n) for n in range(-2100, 0)]
+    assert venue.count_requests("candles") == requests
+
+
+def test_an_exchange_is_imported_without_all_others_of_ccxt() -> None:
+    code = "import sys; from compute.sources.ccxt_venue import import_exchange as found; "
+    code += "print(found('binance').__name__, found('nope'), found('base')); "
+    code += "print('ccxt.async_support.bitget' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "binance None None\nFalse\n"
+
+
 @pytest.mark.parametrize("name", PERPETUALS)
 async def test_settlements_are_those_in_the_requested_hours(
     double: VenuesDouble, opened: Open, name: str
@@ -170,6 +194,22 @@ async def test_lists_hold_the_wanted_symbols_and_are_fetched_once_a_day_even_ove
     clock.now += DAY_S * 1000
     venue.remove_listing(symbol)
     assert await opened(name).fetch_symbols() == frozenset()
+
+
+async def test_the_list_of_hyperliquid_goes_at_once_and_its_bars_at_their_pace(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    double.get_venue("hyperliquid").add_listing("BTC/USDC:USDC", make_market())
+    options, kept = load_venue_options("hyperliquid"), tmp_path / "hyperliquid.json"
+    client = CcxtVenue("hyperliquid", {"BTC/USDC:USDC"}, options, kept, clock, double.base_url)
+    try:
+        bucket = client._exchange.throttler.config
+        assert await client.fetch_symbols() == {"BTC/USDC:USDC"}
+        # No request had to wait. The four units of bars have a weight of 20, of 1,200 a minute.
+        assert bucket["tokens"] >= 0
+        assert bucket["refillRate"] * 60_000 / 4 * 20 <= 1200
+    finally:
+        await client.close()
 
 
 async def test_an_old_list_serves_while_the_venue_does_not_answer(

@@ -212,6 +212,15 @@ async def test_a_single_hour_that_is_missing_costs_one_request() -> None:
     assert (count, venue.requests[1:]) == (1, [(START - 5 * HOUR_S, START - 4 * HOUR_S)])
 
 
+async def test_single_hours_without_trades_cost_two_requests_for_the_longest() -> None:
+    halts = {START - days * DAY_S - n * HOUR_S for days in (20, 90, 200) for n in (0, 1)}
+    halts |= {START - days * DAY_S for days in (10, 50, 130, 250)}
+    traded = [at for at in YEAR if at not in halts]
+    filled, count = await ScriptedAnswers(traded, 10_000).fill()
+    assert filled.open_time.tolist() == traded
+    assert count == 2
+
+
 async def test_a_listing_that_begins_later_costs_one_request_for_the_day_before() -> None:
     begins = START - 100 * DAY_S
     venue = ScriptedAnswers(range(begins, START, HOUR_S), 10_000)

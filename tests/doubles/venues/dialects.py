@@ -257,6 +257,8 @@ class Okx(Dialect):
     )
     no_path = 404, {"code": "50404", "msg": "Not Found", "data": []}
     key_name = "instId"
+    # It was 100 for years; a client that relies on 300 loses bars.
+    history_rows = 300
     pair: Mapping[str, Any] = {
         "instId": "{base}-{quote}",
         "instType": "SPOT",
@@ -302,9 +304,7 @@ class Okx(Dialect):
             case "api/v5/market/candles":
                 data = self._answer_candles(venue, request, venue.now - 1440 * HOUR_S, 300)
             case "api/v5/market/history-candles":
-                # It was 100 for years and is 300 in newer documentation; a client that relies on
-                # 300 loses bars.
-                rows = self._answer_candles(venue, request, 0, 100)
+                rows = self._answer_candles(venue, request, 0, self.history_rows)
                 data = [row for row in rows if row[-1] == "1"]
             case "api/v5/public/funding-rate-history":
                 market = self.find_listing(venue, request).market

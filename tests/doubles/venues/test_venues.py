@@ -3,11 +3,11 @@
 from typing import Any
 
 import aiohttp
-import ccxt.async_support as ccxt
 import httpx
 import pytest
 
 from compute.bars import HOUR_S, RawBar
+from compute.sources.ccxt_venue import ccxt
 from tests.doubles.venues.market import (
     EVER,
     FUNDED_EVERY_S,
@@ -101,7 +101,7 @@ def ms(hours: int) -> int:
 SIZES = {
     "binance": (3, 1000, -5300, 100, 600),
     "bybit": (11, 1000, -5300, 200, 600),
-    "okx": (5, 100, -5100, 400, 399),
+    "okx": (5, 300, -5300, 400, 399),
     "kraken": (2, 720, -719, 0, 0),
     "hyperliquid": (5, 5000, -4999, 500, 600),
     "gate": (7, 1000, -5300, 100, 99),
