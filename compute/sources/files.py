@@ -7,7 +7,6 @@ import os
 import re
 import zlib
 from array import array
-from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from compute.bars import (
 )
 from compute.sessions import Calendar, find_next_close
 from compute.sources import bar_judgement as judgement
-from compute.sources.source import FetchResult, SourceError
+from compute.sources.source import FetchResult, Source, SourceError
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe, format_instant
 
@@ -52,32 +51,24 @@ CHUNK_CHARS = 1 << 18
 ROWS_PER_UNREADABLE, MAX_UNREADABLE_ROWS = 1000, 100
 MAX_LINE_BYTES = 1_000_000
 MAX_FILE_BYTES = 4_000_000_000
-BLOCK_BYTES = 1 << 20
 CHANGED = "changed while it was read; start again when it is complete"
 
 
-class FilesSource:
+class FilesSource(Source):
     """All bars of a folder, parsed and validated before any of them is used."""
 
     kind: SourceKind = "recorded"
-    shown_history_s = 0
 
     def __init__(
         self,
         folder: Path,
         universe: Universe,
-        max_line_bytes: int = MAX_LINE_BYTES,
-        max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
-        """Read the folder; raise SourceError with the first file and row that cannot be read.
-
-        A file may have `max_file_bytes`, unpacked.
-        """
+        """Read the folder; raise SourceError with the first file and row that cannot be read."""
         # `Path.resolve` would raise if links form a loop.
         self.folder = Path(os.path.realpath(folder))
         # A path can have bytes that are no text, which a store refuses.
         self.name = f"files:{os.fsencode(self.folder).decode(errors='backslashreplace')}"
-        self._limits = max_line_bytes, max_file_bytes
         self.rejected_counts: Counter[str] = Counter()
         self.ignored_names: list[str] = []
         self.doubts: list[str] = []
@@ -129,20 +120,12 @@ class FilesSource:
         """Return 1h, or 1d if the folder has only a daily file; None if it has neither."""
         return self._native_timeframes.get(ticker)
 
-    def get_listing(self, ticker: str) -> str | None:
-        """Return None: all bars come from the folder."""
-        return None
-
     def has_off_hour_bars(self, ticker: str) -> bool:
         """Return whether a recorded bar opens off the hour, or a daily one off 00:00 UTC."""
         native = self._native_timeframes.get(ticker)
         if native is None:
             return False
         return bool((self._bars[ticker].open_time % TIMEFRAME_DURATIONS_S[native] != 0).any())
-
-    def get_delay_s(self, ticker: str) -> int:
-        """Return 0: a recording is complete."""
-        return 0
 
     def get_end(self, ticker: str) -> int | None:
         """Return the close of the asset's last bar, None if the folder has no bar of it."""
@@ -156,9 +139,6 @@ class FilesSource:
     def find_last_close(self, ticker: str, at: int) -> int:
         """Return -1: a recording is never expected to have more bars than it has."""
         return -1
-
-    async def check_ready(self) -> None:
-        """Return at once: a recording depends on nothing outside."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         """Return the recorded bars and settlements in (after, until]; the watermark is `until`.
@@ -235,7 +215,7 @@ class FilesSource:
         """Read the bars of a file whose values can be right, oldest first."""
         # Arrays grow in place. Ten million bars take 480 MB; lists of parsed rows took 4.1 GB.
         times, columns = array("q"), [array("d") for _ in BARS_HEADER[1:]]
-        chunks = read_chunks(path, BARS_HEADER, *self._limits, rejected.unreadable)
+        chunks = read_chunks(path, BARS_HEADER, rejected.unreadable)
         for _, open_time, table in chunks:
             volumes = table[:, 4].copy()
             table[judgement.mark_without_volume(volumes), 4] = 0
@@ -261,7 +241,7 @@ class FilesSource:
         """Raise SourceError with the first two rows of a time that have different values."""
         rows = [
             (int(numbers[index]), table[index].tolist())
-            for numbers, times, table in read_chunks(path, header, *self._limits, {})
+            for numbers, times, table in read_chunks(path, header)
             for index in np.flatnonzero(
                 judgement.find_opens(session, times, native) == time
             ).tolist()
@@ -281,7 +261,7 @@ class FilesSource:
         """Refuse hourly prices that jump as at a split, unless listed; daily ones are a doubt."""
         accepted: set[int] = set()
         if listed := self._files.get((ticker, "jumps")):
-            for _, times, _ in read_chunks(listed, JUMPS_HEADER, *self._limits, {}):
+            for _, times, _ in read_chunks(listed, JUMPS_HEADER):
                 accepted.update(times.tolist())
         jumps = [jump for jump in found if jump.time not in accepted]
         if not jumps:
@@ -300,7 +280,7 @@ class FilesSource:
     def _read_funding(self, path: Path) -> Funding:
         rejected = judgement.RejectedRows()
         rates: dict[int, float] = {}
-        chunks = read_chunks(path, FUNDING_HEADER, *self._limits, rejected.unreadable)
+        chunks = read_chunks(path, FUNDING_HEADER, rejected.unreadable)
         read = [
             pair
             for _, settled_at, table in chunks
@@ -358,10 +338,8 @@ def _parse_name(path: Path, universe: Universe) -> tuple[str, str]:
 class _LimitedReader(io.RawIOBase):
     """Reads unpacked content; ValueError as soon as a line or the whole exceeds its limit."""
 
-    def __init__(self, content: BinaryIO, max_line_bytes: int, max_file_bytes: int) -> None:
+    def __init__(self, content: BinaryIO) -> None:
         self._content = content
-        self._max_line_bytes = max_line_bytes
-        self._max_file_bytes = max_file_bytes
         self._line_bytes = self._file_bytes = 0
 
     def readable(self) -> bool:
@@ -370,20 +348,20 @@ class _LimitedReader(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Read at most as many bytes as a line may have, so that no longer line lies within."""
-        block = self._content.read(min(size, self._max_line_bytes))
+        block = self._content.read(min(size, MAX_LINE_BYTES))
         ends = block.replace(b"\r", b"\n")
         first, last = ends.find(b"\n"), ends.rfind(b"\n")
         begun = self._line_bytes + (len(block) if first < 0 else first)
         self._line_bytes = begun if first < 0 else len(block) - last - 1
         self._file_bytes += len(block)
-        if begun > self._max_line_bytes:
+        if begun > MAX_LINE_BYTES:
             raise ValueError(
-                f"has a line of more than {self._max_line_bytes:,} bytes, which no row of bars "
+                f"has a line of more than {MAX_LINE_BYTES:,} bytes, which no row of bars "
                 "has; replace the file, or remove it"
             )
-        if self._file_bytes > self._max_file_bytes:
+        if self._file_bytes > MAX_FILE_BYTES:
             raise ValueError(
-                f"has more than {self._max_file_bytes:,} bytes, unpacked; shorten it to the bars "
+                f"has more than {MAX_FILE_BYTES:,} bytes, unpacked; shorten it to the bars "
                 "that you need, or remove it"
             )
         return block
@@ -392,8 +370,6 @@ class _LimitedReader(io.RawIOBase):
 def read_chunks(
     path: Path,
     header: list[str],
-    max_line_bytes: int = MAX_LINE_BYTES,
-    max_file_bytes: int = MAX_FILE_BYTES,
     unreadable: dict[int, str] | None = None,
 ) -> Iterator[tuple[Times, Times, Prices]]:
     """Yield numbers, times, and a table (rows, other columns), of successive rows of a CSV file.
@@ -407,7 +383,7 @@ def read_chunks(
         # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
         with (
             _open_binary(path) as stream,
-            _LimitedReader(stream, max_line_bytes, max_file_bytes) as limited,
+            _LimitedReader(stream) as limited,
             io.TextIOWrapper(cast(BinaryIO, limited), "utf-8-sig", newline="") as lines,
         ):
             row = 1
@@ -431,7 +407,7 @@ def read_chunks(
             except csv.Error as error:
                 raise ValueError(f"row {row + reader.line_num - 1}: {error}") from None
             except UnicodeDecodeError:
-                raise ValueError(_describe_bad_byte(path)) from None
+                raise ValueError(f"row {row} or a later one: not UTF-8 text") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(f"{path}: not a complete gzip file: {error}") from None
     except ValueError as error:
@@ -463,27 +439,6 @@ def _open_binary(path: Path) -> Iterator[BinaryIO]:
 
 def _is_packed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
-
-
-def _describe_bad_byte(path: Path) -> str:
-    """Return where a file stops being UTF-8, counted in its unpacked bytes from 0."""
-    # The reader decodes in blocks, and its error counts from the beginning of the last one.
-    decoder = getincrementaldecoder("utf-8")()
-    done, row = 0, 1
-    with _open_binary(path) as content:
-        while True:
-            block = content.read(BLOCK_BYTES)
-            pending = len(decoder.getstate()[0])
-            try:
-                decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                row += error.object[: error.start].count(b"\n")
-                unpacked = " of the unpacked text" if _is_packed(path) else ""
-                return f"row {row}: not UTF-8 at byte {done - pending + error.start}{unpacked}"
-            if not block:
-                return CHANGED
-            done += len(block)
-            row += block.count(b"\n")
 
 
 def _parse_chunk(

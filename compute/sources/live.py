@@ -44,7 +44,7 @@ from compute.sources.history_checks import (
     list_missing,
     select_compared,
 )
-from compute.sources.source import FetchResult, NotReadyError
+from compute.sources.source import FetchResult, NotReadyError, Source
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Asset, Listing, Session, Universe
 from schemas.vocabulary import Clock, SourceKind, Timeframe, format_instant
@@ -108,62 +108,6 @@ def _choose_listing(
 log = structlog.get_logger("source")
 
 
-class ListingReader:
-    """Fetches rows from venues and leaves out, with a line in the log, those that cannot be used.
-
-    All times are epoch seconds. A failing venue raises VenueError.
-    """
-
-    def __init__(self, assets: Mapping[str, Asset], venues: Mapping[str, Venue]) -> None:
-        self._assets: Final = assets
-        self._venues: Final = venues
-        self._logged_rejections: Final = set[tuple[str, str, str]]()
-
-    async def fetch_bars(self, ticker: str, listing: Listing, begin: int, end: int) -> Series:
-        """Return the hourly bars of an asset's listing that close in (begin, end], in order."""
-        session = self._assets[ticker].session
-        period_s = choose_period_s(session)
-        venue, length_s = self._venues[listing.venue], PAGE_ROWS * period_s
-        # A call that fails is repeated as a whole, so none has many pages. Some venues include the
-        # first bar after a window, which the next one has too.
-        rows: dict[RawBar, None] = {}
-        for first in range(begin, end, length_s):
-            last = min(first + length_s, end)
-            page = await venue.fetch_bars(listing.symbol, first, last, period_s)
-            rows |= dict.fromkeys(page)
-        accepted_rows, rejected_rows = validate_bars(list(rows), period_s)
-        reasons = [reason for _, reason in rejected_rows]
-        self._log_rejected_rows("bars_rejected", ticker, listing, reasons)
-        bars = Series.from_rows(accepted_rows, period_s)
-        return join_session_bars(bars, session, begin, end)
-
-    async def fetch_funding(self, ticker: str, listing: Listing, after: int, until: int) -> Funding:
-        """Return the usable settlements of a listing's perpetual in (after, until], in order."""
-        if listing.perpetual is None or after >= until:
-            return NO_FUNDING
-        venue = self._venues[listing.venue]
-        try:
-            settlements = await venue.fetch_funding(listing.perpetual, after, until)
-        # The perpetual was delisted; the asset's own bars go on.
-        except UnknownSymbolError:
-            return NO_FUNDING
-        faults = [find_settlement_fault(*settlement) for settlement in settlements]
-        self._log_rejected_rows("settlements_rejected", ticker, listing, filter(None, faults))
-        usable = {
-            at: rate for (at, rate), fault in zip(settlements, faults, strict=True) if not fault
-        }
-        return Funding.from_pairs(sorted(usable.items())).select_between(after, until)
-
-    def _log_rejected_rows(
-        self, event: str, ticker: str, listing: Listing, reasons: Iterable[str]
-    ) -> None:
-        """Log why rows of a venue were rejected: once per asset and reason, with their number."""
-        for reason, count in Counter(reasons).items():
-            if (event, ticker, reason) not in self._logged_rejections:
-                self._logged_rejections.add((event, ticker, reason))
-                log.warning(event, ticker=ticker, at=str(listing), rows=count, reason=reason)
-
-
 def choose_period_s(session: Session) -> int:
     """Return the period of the bars to fetch: half an hour if the session opens off the hour."""
     return HOUR_S // 2 if opens_off_hour(session) else HOUR_S
@@ -199,7 +143,7 @@ _NO_NEWER_BAR: Final = "the venue has no newer bar yet"
 SourcesLoader = Callable[[], Awaitable[Mapping[str, str]]]
 
 
-class LiveSource:
+class LiveSource(Source):
     """Every asset of a universe that one of the venues lists; call `open` before any other method.
 
     A new asset gets `history_s` of history. `load_stored_bars` returns an asset's stored bars that
@@ -208,8 +152,6 @@ class LiveSource:
 
     name = "live"
     kind: SourceKind = "live"
-    ends_at: None = None
-    shown_history_s = 0
 
     def __init__(
         self,
@@ -232,7 +174,7 @@ class LiveSource:
         self._silent_venues: set[str] = set()
         self._chosen_at = clock()
         self._needs_choice = False
-        self._reader: Final = ListingReader(self._assets, venues)
+        self._logged_rejections: Final = set[tuple[str, str, str]]()
         self._refused_opens: Final = defaultdict[str, set[int]](set)
         self._wrong_skews_ms: dict[str, float] = {}
         self._silences: dict[str, str] = {}
@@ -294,18 +236,10 @@ class LiveSource:
         listing = self._listings.get(ticker)
         return listing.venue if listing and listing.venue not in self._silent_venues else None
 
-    def has_off_hour_bars(self, ticker: str) -> bool:
-        """Return False: bars are cut at full hours."""
-        return False
-
     def get_delay_s(self, ticker: str) -> int:
         """Return the delay of an asset's venue."""
         listing = self._listings.get(ticker)
         return 0 if listing is None else self._venues[listing.venue].delay_s
-
-    def get_end(self, ticker: str) -> int | None:
-        """Return None: the source keeps growing."""
-        return None
 
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the next close of the asset's session, which may turn out to be a gap."""
@@ -357,9 +291,7 @@ class LiveSource:
             )
         try:
             fetched, reason = await self._fetch_complete(ticker, after, end, rebuild_reason)
-            funding = await self._reader.fetch_funding(
-                ticker, self._listings[ticker], max(after, self._begins_at - DAY_S), end
-            )
+            funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
         except VenueError as error:
             # A venue that has begun to refuse, or no longer has the symbol, is left before the next
             # run.
@@ -432,7 +364,7 @@ class LiveSource:
         if closed <= begin or self._clock() // 1000 - closed >= HOUR_S:
             return bars, ""
         others = [
-            partial(self._reader.fetch_bars, ticker, listing)
+            partial(self._fetch_listing_bars, ticker, listing)
             for listing in self._assets[ticker].listings
             if listing != self._listings[ticker] and listing.venue in self._venues
         ]
@@ -515,9 +447,56 @@ class LiveSource:
             count = sum(map(len, self._refused_opens.values()))
             log.warning(event, ticker=ticker, opened=format_instant(1000 * opened), refused=count)
 
+    async def _fetch_listing_bars(
+        self, ticker: str, listing: Listing, begin: int, end: int
+    ) -> Series:
+        """Return the hourly bars of an asset's listing that close in (begin, end], in order."""
+        session = self._assets[ticker].session
+        period_s = choose_period_s(session)
+        venue, length_s = self._venues[listing.venue], PAGE_ROWS * period_s
+        # A call that fails is repeated as a whole, so none has many pages. Some venues include the
+        # first bar after a window, which the next one has too.
+        rows: dict[RawBar, None] = {}
+        for first in range(begin, end, length_s):
+            last = min(first + length_s, end)
+            page = await venue.fetch_bars(listing.symbol, first, last, period_s)
+            rows |= dict.fromkeys(page)
+        accepted_rows, rejected_rows = validate_bars(list(rows), period_s)
+        reasons = [reason for _, reason in rejected_rows]
+        self._log_rejected_rows("bars_rejected", ticker, listing, reasons)
+        bars = Series.from_rows(accepted_rows, period_s)
+        return join_session_bars(bars, session, begin, end)
+
+    async def _fetch_funding(self, ticker: str, after: int, until: int) -> Funding:
+        """Return the usable settlements of an asset's perpetual in (after, until], in order."""
+        listing = self._listings[ticker]
+        if listing.perpetual is None or after >= until:
+            return NO_FUNDING
+        venue = self._venues[listing.venue]
+        try:
+            settlements = await venue.fetch_funding(listing.perpetual, after, until)
+        # The perpetual was delisted; the asset's own bars go on.
+        except UnknownSymbolError:
+            return NO_FUNDING
+        faults = [find_settlement_fault(*settlement) for settlement in settlements]
+        self._log_rejected_rows("settlements_rejected", ticker, listing, filter(None, faults))
+        usable = {
+            at: rate for (at, rate), fault in zip(settlements, faults, strict=True) if not fault
+        }
+        return Funding.from_pairs(sorted(usable.items())).select_between(after, until)
+
+    def _log_rejected_rows(
+        self, event: str, ticker: str, listing: Listing, reasons: Iterable[str]
+    ) -> None:
+        """Log why rows of a venue were rejected: once per asset and reason, with their number."""
+        for reason, count in Counter(reasons).items():
+            if (event, ticker, reason) not in self._logged_rejections:
+                self._logged_rejections.add((event, ticker, reason))
+                log.warning(event, ticker=ticker, at=str(listing), rows=count, reason=reason)
+
     async def _fetch_bars(self, ticker: str, begin: int, end: int) -> Series:
         """Return the asset's usable bars that close in (begin, end]."""
-        return await self._reader.fetch_bars(ticker, self._listings[ticker], begin, end)
+        return await self._fetch_listing_bars(ticker, self._listings[ticker], begin, end)
 
     def _get_venue(self, ticker: str) -> Venue:
         return self._venues[self._listings[ticker].venue]

@@ -20,7 +20,7 @@ from compute.sources.simulated_market import (
     fetch_part,
     find_calendar,
 )
-from compute.sources.source import FetchResult
+from compute.sources.source import FetchResult, Source
 from compute.universe import Universe
 from schemas.vocabulary import Clock, SourceKind, Timeframe, compute_midnight_s
 
@@ -64,7 +64,7 @@ def parse_source_name(name: str) -> MarketStart | None:
     return MarketStart(int(match[1]), None if match[2] is None else int(match[2]))
 
 
-class SimulatedSource:
+class SimulatedSource(Source):
     """Every asset of a universe, hourly, from an origin (a UTC midnight, epoch seconds) on.
 
     Only the clock decides which bars have closed and have arrived.
@@ -72,7 +72,6 @@ class SimulatedSource:
     """
 
     kind: SourceKind = "simulated"
-    ends_at: None = None
     shown_history_s = 30 * DAY_S
 
     def __init__(
@@ -101,22 +100,6 @@ class SimulatedSource:
         """Return 1h for every asset of the universe, removed ones included."""
         return "1h" if ticker in self._assets else None
 
-    def get_listing(self, ticker: str) -> str | None:
-        """Return None: there are no venues."""
-        return None
-
-    def has_off_hour_bars(self, ticker: str) -> bool:
-        """Return False: bars are cut at full hours."""
-        return False
-
-    def get_delay_s(self, ticker: str) -> int:
-        """Return 0: every bar that comes after its close is late."""
-        return 0
-
-    def get_end(self, ticker: str) -> int | None:
-        """Return None: the source keeps growing."""
-        return None
-
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the next close of the asset's session, which may turn out to be a gap."""
         return find_next_close(find_calendar(self._assets[ticker]), max(after, self._origin))
@@ -124,9 +107,6 @@ class SimulatedSource:
     def find_last_close(self, ticker: str, at: int) -> int:
         """Return the last close of the asset's session by an instant."""
         return find_last_close(find_calendar(self._assets[ticker]), at)
-
-    async def check_ready(self) -> None:
-        """Return at once: the market follows any clock."""
 
     @contextmanager
     def spread_over(self, executor: Executor, parallelism: int) -> Iterator[None]:

@@ -54,31 +54,37 @@ class Source(Protocol):
     """Closed bars and funding of a set of assets.
 
     A store remembers its source by `name`. The feed of a new store shows the last
-    `shown_history_s` before its first start.
+    `shown_history_s` before its first start. What the methods with a body return is right for a
+    source that keeps growing, has one venue, and whose bars open on the hour and come at once.
     """
 
     name: str
     kind: SourceKind
-    shown_history_s: int
+    shown_history_s: int = 0
 
     @property
     def ends_at(self) -> int | None:
         """The close (epoch seconds) of a recording's last bar; None if the source keeps growing."""
+        return None
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return the timeframe of an asset's bars, None if the source does not cover the asset."""
 
     def get_listing(self, ticker: str) -> str | None:
         """Return venue and symbol of an asset's bars, None if the source has only one venue."""
+        return None
 
     def has_off_hour_bars(self, ticker: str) -> bool:
         """Return whether any of an asset's hourly bars opens off the hour, as recorded ones may."""
+        return False
 
     def get_delay_s(self, ticker: str) -> int:
         """Return how long (seconds) after its close an asset's bar may come without being late."""
+        return 0
 
     def get_end(self, ticker: str) -> int | None:
         """Return the close of an asset's last recorded bar, None if the source keeps growing."""
+        return None
 
     def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of an asset's first bar that closes after a time, None if unknown."""
@@ -88,6 +94,7 @@ class Source(Protocol):
 
     async def check_ready(self) -> None:
         """Raise NotReadyError if nothing may be computed at the moment."""
+        return
 
     async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         """Return the bars that close and the rates that settle in (after, until].

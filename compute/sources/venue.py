@@ -164,10 +164,6 @@ class RetryPolicy(NamedTuple):
 DEFAULT_RETRY_POLICY: Final = RetryPolicy()
 
 
-class _HangingError(VenueError):
-    """A call that took too long to be retried."""
-
-
 class RetryingVenue:
     """A Venue that retries the calls to another one; `draw_jitter` draws from [0, 1)."""
 
@@ -191,9 +187,6 @@ class RetryingVenue:
         self._policy: Final = policy
         self._limit_time: Final = limit_time
         self._call_slots: Final = asyncio.Semaphore(policy.max_concurrent_calls)
-        # Symbols whose last call took too long wait for each other, and not before the rest.
-        self._hanging_symbols: Final = set[str]()
-        self._hanging_slots: Final = asyncio.Semaphore(policy.max_concurrent_calls)
         self._failures = 0
         self._wait_until = self._circuit_open_until = 0
         self._last_error = VenueError("")
@@ -205,28 +198,22 @@ class RetryingVenue:
 
     async def fetch_symbols(self) -> frozenset[str]:
         """Return the symbols that the venue lists."""
-        limit_s = self._compute_limit_s(LIST_PAGES * PAGE_WINDOW_S)
-        async with self._call_slots:
-            return await self._call_with_retries(self._venue.fetch_symbols, limit_s)
+        return await self._call_with_retries(self._venue.fetch_symbols, LIST_PAGES * PAGE_WINDOW_S)
 
     async def fetch_bars(
         self, symbol: str, after: int, until: int, period_s: int
     ) -> Sequence[RawBar]:
         """Return the bars of a period that close in (after, until]."""
-        return await self._call_for_symbol(
-            symbol,
-            self._compute_limit_s(until - after),
-            lambda: self._venue.fetch_bars(symbol, after, until, period_s),
+        return await self._call_with_retries(
+            lambda: self._venue.fetch_bars(symbol, after, until, period_s), until - after
         )
 
     async def fetch_funding(
         self, symbol: str, after: int, until: int
     ) -> Sequence[tuple[int, float]]:
         """Return the settlements of a perpetual in (after, until]."""
-        return await self._call_for_symbol(
-            symbol,
-            self._compute_limit_s(until - after),
-            lambda: self._venue.fetch_funding(symbol, after, until),
+        return await self._call_with_retries(
+            lambda: self._venue.fetch_funding(symbol, after, until), until - after
         )
 
     async def fetch_time_ms(self) -> int:
@@ -239,44 +226,30 @@ class RetryingVenue:
         """Close the venue's connections."""
         await self._venue.close()
 
-    async def _call_for_symbol(
-        self, symbol: str, limit_s: float, call: Callable[[], Awaitable[Result]]
-    ) -> Result:
-        """Call with retries, and remember whether the symbol's call took too long."""
-        is_hanging = symbol in self._hanging_symbols
-        async with self._hanging_slots if is_hanging else self._call_slots:
-            self._hanging_symbols.discard(symbol)
-            try:
-                return await self._call_with_retries(call, limit_s)
-            except _HangingError:
-                self._hanging_symbols.add(symbol)
-                raise
-
     async def _call_with_retries(
-        self, call: Callable[[], Awaitable[Result]], limit_s: float
+        self, call: Callable[[], Awaitable[Result]], window_s: int
     ) -> Result:
         """Call until it succeeds; stop early if a retry cannot help or comes too late."""
+        limit_s = self._policy.max_call_s * (2 + window_s / PAGE_WINDOW_S)
         spent_s, attempt = 0.0, 1
-        while True:
-            await self._wait_as_requested()
-            began = self._elapsed_ms()
-            try:
-                return await self._call_once(call, limit_s - spent_s)
-            except UnknownSymbolError:
-                raise
-            except VenueError as error:
-                spent_s += (self._elapsed_ms() - began) / 1000
-                if spent_s >= self._policy.max_call_s:
-                    raise _HangingError(
-                        error.reason,
-                        retry_after_s=error.retry_after_s,
-                        is_permanent=error.is_permanent,
-                    ) from None
-                is_last = attempt == self._policy.max_tries
-                if is_last or error.is_permanent or not self._is_available_soon():
+        async with self._call_slots:
+            while True:
+                await self._wait_as_requested()
+                began = self._elapsed_ms()
+                try:
+                    return await self._call_once(call, limit_s - spent_s)
+                except UnknownSymbolError:
                     raise
-            await self._sleep(self._compute_backoff_s(attempt))
-            attempt += 1
+                except VenueError as error:
+                    spent_s += (self._elapsed_ms() - began) / 1000
+                    is_last = attempt == self._policy.max_tries
+                    is_too_slow = spent_s >= self._policy.max_call_s
+                    if is_last or is_too_slow or error.is_permanent:
+                        raise
+                    if not self._is_available_soon():
+                        raise
+                await self._sleep(self._compute_backoff_s(attempt))
+                attempt += 1
 
     async def _wait_as_requested(self) -> None:
         """Wait as long as the venue requests; raise its last error if that is too long."""
@@ -302,7 +275,7 @@ class RetryingVenue:
             self._record_failure(error)
             raise
         except TimeoutError:
-            late = _HangingError(f"{self.name} did not answer in time")
+            late = VenueError(f"{self.name} did not answer in time")
             self._record_failure(late)
             raise late from None
         self._failures = 0
@@ -327,9 +300,6 @@ class RetryingVenue:
         """Return whether the circuit is closed and any requested wait is short enough."""
         is_soon = self._compute_remaining_s(self._wait_until) <= self._policy.max_wait_s
         return is_soon and self._compute_remaining_s(self._circuit_open_until) == 0
-
-    def _compute_limit_s(self, window_s: int) -> float:
-        return self._policy.max_call_s * (2 + window_s / PAGE_WINDOW_S)
 
     def _compute_deadline_ms(self, seconds: float) -> int:
         return self._elapsed_ms() + int(1000 * seconds)

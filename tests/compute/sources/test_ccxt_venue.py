@@ -22,7 +22,7 @@ from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.dialects import Okx
 from tests.doubles.venues.market import HOUR, Market, halve_bars, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
-from tests.doubles.venues.venue import VenueDouble
+from tests.doubles.venues.venue import RECORDED, VenueDouble
 from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS
 from tests.support.live_service import load_venue_options
 from tests.support.running_service import ManualClock
@@ -95,6 +95,33 @@ async def refusal(asking: Awaitable[object]) -> VenueError:
     with pytest.raises(VenueError) as raised:
         await asking
     return raised.value
+
+
+RESPONSES = [(name, method) for name in RECORDED for method in RECORDED[name].get("methods", ())]
+
+
+@pytest.mark.parametrize(("name", "method"), RESPONSES)
+async def test_a_recorded_response_is_read_as_the_exchange_client_reads_it(
+    double: VenuesDouble, opened: Open, name: str, method: str
+) -> None:
+    [recorded] = RECORDED[name]["methods"][method]
+    symbol, since_ms = recorded["input"][0], recorded["input"][-2]
+    venue, client = double.get_venue(name), opened(name)
+    venue.add_listing(symbol, make_market())
+    venue.add_failure(
+        "garbled", path=recorded["path"], garble=lambda body: recorded["httpResponse"]
+    )
+    if method == "fetchOHLCV":
+        bars = await client.fetch_bars(symbol, since_ms // 1000, HOUR, HOUR_S)
+        expected = [RawBar(row[0] // 1000, *row[1:]) for row in recorded["parsedResponse"]]
+        assert sorted(bars) == expected
+    else:
+        rates = await client.fetch_funding(symbol, since_ms // 1000, HOUR)
+        expected_rates = [
+            (row["timestamp"] // 1000, row["fundingRate"]) for row in recorded["parsedResponse"]
+        ]
+        assert sorted(rates) == expected_rates
+    assert venue.count_requests(recorded["path"]) == 1
 
 
 @every
@@ -318,7 +345,7 @@ async def test_every_trouble_ends_as_one_line_and_the_next_answer_is_good(
     venue.add_listing(symbol, make_market())
     client = opened(name)
     await client.fetch_symbols()
-    for kind in ("rate_limited", "unavailable", "truncated", "dropped", "banned"):
+    for kind in ("rate_limited", "unavailable", "maintenance", "truncated", "dropped", "banned"):
         venue.add_failure(kind)
         error = await refusal(client.fetch_bars(symbol, HOUR - HOUR_S, HOUR, HOUR_S))
         assert not isinstance(error, UnknownSymbolError), kind

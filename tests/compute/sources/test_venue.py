@@ -335,21 +335,6 @@ async def test_the_deadline_grows_with_the_window(limited: RetryingVenue, limits
     assert limits.given == pytest.approx([20.1, 116, 812, 10, 70])
 
 
-async def test_symbols_that_hang_leave_the_places_of_a_later_round_to_the_others(
-    limited: RetryingVenue, venue: ScriptedVenue, limits: Limits
-) -> None:
-    venue.hold(*"ABC")
-    for done in ([], list("XYZ")):
-        venue.requests.clear()
-        asking = asyncio.ensure_future(outcomes(limited, *"ABCXYZ"))
-        await yield_to_loop()
-        assert [what for what, _ in venue.requests if what in "XYZ"] == done
-        await limits.expire(21)
-        assert (await asking)[3:] == [BARS] * 3
-    venue.release()
-    assert await outcomes(limited, *"ABC") == [BARS] * 3
-
-
 async def test_an_endless_wait_that_a_venue_requests_is_one_of_a_day(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:

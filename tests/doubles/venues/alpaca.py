@@ -5,7 +5,7 @@ A market here has half-hour bars.
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compute.bars import DAY_S, RawBar
 from tests.doubles.venues.market import EVER
 from tests.doubles.venues.venue import (
-    Answer,
     Dialect,
-    FailureKind,
     RefusedError,
     Symbol,
     VenueDouble,
@@ -33,16 +31,10 @@ DELAY_S = 900
 class Alpaca(Dialect):
     """An account for the consolidated tape; `withheld_s` is 0 with a paid subscription."""
 
-    hosts = (DATA, TRADING, PAPER)
-    failures: Mapping[FailureKind, Answer] = {
-        "rate_limited": (429, {"message": "too many requests."}),
-        "banned": (429, {"message": "too many requests."}),
-    }
-
-    no_path = 404, {"message": "endpoint not found."}
-    key_name = "symbols"
+    name = "alpaca"
 
     def __init__(self) -> None:
+        super().__init__()
         self.withheld_s = DELAY_S
         self.page_size = 10_000
 
@@ -61,7 +53,7 @@ class Alpaca(Dialect):
                 return [_format_asset(key) for key, _ in venue.list_tradable()]
             case (_, path) if path.startswith("v2/assets/"):
                 return _find_asset(venue, path.removeprefix("v2/assets/"))
-        raise RefusedError(*self.no_path)
+        raise self.refuse("unknown_path")
 
 
 def get_alpaca(double: "VenuesDouble") -> Alpaca:

@@ -6,10 +6,7 @@ from typing import Any
 from compute.bars import HOUR_S
 from tests.doubles.venues.market import EVER, PERIODS
 from tests.doubles.venues.venue import (
-    Answer,
     Dialect,
-    FailureKind,
-    RefusedError,
     Symbol,
     VenueDouble,
     VenueRequest,
@@ -33,62 +30,7 @@ class Binance(Dialect):
     A start counts from the oldest.
     """
 
-    hosts = ("api.binance.com", "fapi.binance.com", "dapi.binance.com")
-    failures: Mapping[FailureKind, Answer] = {
-        "rate_limited": (
-            429,
-            {
-                "code": -1003,
-                "msg": "Too much request weight used; current limit is 6000 request weight per 1 "
-                "MINUTE. Please use WebSocket Streams for live updates to avoid polling the API.",
-            },
-        ),
-        "banned": (
-            418,
-            {
-                "code": -1003,
-                "msg": "Way too much request weight used; IP banned until 1890000000000.",
-            },
-        ),
-        "restricted": (
-            451,
-            {
-                "code": 0,
-                "msg": "Service unavailable from a restricted location according to 'b. "
-                "Eligibility' in https://www.binance.com/en/terms. Please contact customer "
-                "service if you believe you received this message in error.",
-            },
-        ),
-    }
-    no_symbol = 400, {"code": -1121, "msg": "Invalid symbol."}
-    no_path = 404, {"code": -1100, "msg": "Not found."}
-    pair: Mapping[str, Any] = {
-        "symbol": "{base}{quote}",
-        "status": "TRADING",
-        "baseAsset": "{base}",
-        "baseAssetPrecision": 8,
-        "quoteAsset": "{quote}",
-        "quotePrecision": 8,
-        "quoteAssetPrecision": 8,
-        "orderTypes": ["LIMIT", "MARKET"],
-        "isSpotTradingAllowed": True,
-        "isMarginTradingAllowed": False,
-        "filters": [
-            {"filterType": "PRICE_FILTER", "minPrice": "0.01", "maxPrice": "0", "tickSize": "0.01"},
-            {"filterType": "LOT_SIZE", "minQty": "0.1", "maxQty": "9000", "stepSize": "0.1"},
-        ],
-        "permissions": [],
-        "permissionSets": [["SPOT"]],
-    }
-    contract: Mapping[str, Any] = {
-        **pair,
-        "pair": "{base}{quote}",
-        "deliveryDate": 4_133_404_800_000,
-        "onboardDate": 1_569_398_400_000,
-        "marginAsset": "{settle}",
-        "pricePrecision": 2,
-        "quantityPrecision": 3,
-    }
+    name = "binance"
 
     def to_key(self, symbol: Symbol) -> str:
         return f"{self.hosts[bool(symbol.settle)]} {symbol.base}{symbol.quote}"
@@ -123,7 +65,7 @@ class Binance(Dialect):
                 return format_rates(
                     rows, "fundingRate", "fundingTime", int, symbol=symbol, markPrice="1.0"
                 )
-        raise RefusedError(*self.no_path)
+        raise self.refuse("unknown_path")
 
     def _format(self, symbol: Symbol) -> Any:
         if not symbol.settle:
@@ -134,7 +76,7 @@ class Binance(Dialect):
     def _answer_klines(self, venue: VenueDouble, request: VenueRequest, is_spot: bool) -> Rows:
         market = self.find_listing(venue, request).market
         if PERIODS.get(request.query.get("interval", "")) != market.period_s:
-            raise RefusedError(400, {"code": -1120, "msg": "Invalid interval."})
+            raise self.refuse("invalid_request")
         limit = min(request.get_integer("limit", 500), 1000 if is_spot else 1500)
         steps = ((99, 1), (499, 2), (1000, 5), (1500, 10))
         request.weight = 2 if is_spot else next(weight for most, weight in steps if limit <= most)
@@ -155,46 +97,7 @@ class Bybit(Dialect):
     A request with only a start returns the oldest rows, any other the newest.
     """
 
-    hosts = ("api.bybit.com",)
-    failures: Mapping[FailureKind, Answer] = {
-        "rate_limited": (200, {"retCode": 10006, "retMsg": "Too many visits!", "result": {}}),
-        "banned": (403, {"retCode": 10018, "retMsg": "Exceeded the IP Rate Limit.", "result": {}}),
-        "restricted": (
-            403,
-            "<html><body>The Amazon CloudFront distribution is configured to block access from "
-            "your country.</body></html>",
-        ),
-        "non_compliant": (
-            200,
-            {"retCode": 10024, "retMsg": "Compliance rules triggered", "result": {}},
-        ),
-    }
-    no_symbol = 200, {"retCode": 10001, "retMsg": "Not supported symbols", "result": {}}
-    no_path = 404, "404 page not found"
-    pair: Mapping[str, Any] = {
-        "symbol": "{base}{quote}",
-        "status": "Trading",
-        "baseCoin": "{base}",
-        "quoteCoin": "{quote}",
-        "priceFilter": {"tickSize": "0.01"},
-        "innovation": "0",
-        "marginTrading": "none",
-        "lotSizeFilter": {
-            "basePrecision": "0.000001",
-            "minOrderQty": "0.00004",
-            "maxOrderQty": "71",
-        },
-    }
-    contract: Mapping[str, Any] = {
-        **pair,
-        "contractType": "LinearPerpetual",
-        "settleCoin": "{settle}",
-        "launchTime": "1585526400000",
-        "deliveryTime": "0",
-        "leverageFilter": {"minLeverage": "1", "maxLeverage": "100.00"},
-        "lotSizeFilter": {"qtyStep": "0.001", "minOrderQty": "0.001", "maxOrderQty": "1190"},
-        "fundingInterval": 480,
-    }
+    name = "bybit"
 
     def to_key(self, symbol: Symbol) -> str:
         return f"{'linear' if symbol.settle else 'spot'} {symbol.base}{symbol.quote}"
@@ -218,7 +121,7 @@ class Bybit(Dialect):
             case "v5/market/kline":
                 market = self.find_listing(venue, request).market
                 if request.query.get("interval") != "60":
-                    raise self.refuse("Invalid period!")
+                    raise self.refuse("invalid_request")
                 is_newest = "start" not in request.query or "end" in request.query
                 window, limit = request.get_window("start", "end"), request.get_limit(200, 1000)
                 bars = market.get_page(venue.now, *window, limit, is_newest=is_newest)
@@ -226,69 +129,25 @@ class Bybit(Dialect):
                 result = result | {"list": rows}
             case "v5/market/funding/history":
                 if "startTime" in request.query and "endTime" not in request.query:
-                    raise self.refuse("endTime must be passed with startTime")
+                    message = "endTime must be passed with startTime"
+                    raise self.refuse("invalid_request", retMsg=message)
                 rates = self.list_settlements(venue, request, "startTime", "endTime")
                 newest = rates[-request.get_limit(200, 200) :][::-1]
                 symbol = result["symbol"]
                 rows = format_rates(newest, "fundingRate", "fundingRateTimestamp", symbol=symbol)
                 result = result | {"list": rows}
             case _:
-                raise RefusedError(*self.no_path)
+                raise self.refuse("unknown_path")
         return {"retCode": 0, "retMsg": "OK", "result": result, "time": venue.now_ms}
-
-    def refuse(self, message: str) -> RefusedError:
-        return RefusedError(200, self.no_symbol[1] | {"retMsg": message})
 
 
 class Okx(Dialect):
     """Newest first, bounds exclusive; of a window with more bars, only the newest are returned."""
 
-    hosts = ("www.okx.com",)
-    failures: Mapping[FailureKind, Answer] = dict.fromkeys(
-        ("rate_limited", "banned"), (429, {"code": "50011", "msg": "Too Many Requests", "data": []})
-    )
-    no_symbol = (
-        200,
-        {
-            "code": "51001",
-            "msg": "Instrument ID, Instrument ID code, or Spread ID doesn't exist.",
-            "data": [],
-        },
-    )
-    no_path = 404, {"code": "50404", "msg": "Not Found", "data": []}
-    key_name = "instId"
+    name = "okx"
+
     # It was 100 for years; a client that relies on 300 loses bars.
     history_rows = 300
-    pair: Mapping[str, Any] = {
-        "instId": "{base}-{quote}",
-        "instType": "SPOT",
-        "baseCcy": "{base}",
-        "quoteCcy": "{quote}",
-        "settleCcy": "",
-        "uly": "",
-        "instFamily": "",
-        "ctVal": "",
-        "expTime": "",
-        "listTime": "1548133413000",
-        "lever": "",
-        "lotSz": "0.00000001",
-        "minSz": "0.00001",
-        "tickSz": "0.1",
-        "state": "live",
-    }
-    contract: Mapping[str, Any] = {
-        **pair,
-        "instId": "{base}-{quote}-SWAP",
-        "instType": "SWAP",
-        "baseCcy": "",
-        "quoteCcy": "",
-        "settleCcy": "{settle}",
-        "uly": "{base}-{quote}",
-        "instFamily": "{base}-{quote}",
-        "ctVal": "0.01",
-        "ctType": "linear",
-        "lever": "100",
-    }
 
     def to_key(self, symbol: Symbol) -> str:
         return f"{symbol.base}-{symbol.quote}{'-SWAP' if symbol.settle else ''}"
@@ -315,7 +174,7 @@ class Okx(Dialect):
                 )
                 data = [row | {"realizedRate": row["fundingRate"]} for row in data]
             case _:
-                raise RefusedError(*self.no_path)
+                raise self.refuse("unknown_path")
         return {"code": "0", "msg": "", "data": data}
 
     def _answer_candles(
@@ -323,7 +182,7 @@ class Okx(Dialect):
     ) -> Rows:
         market = self.find_listing(venue, request).market
         if request.query.get("bar") != "1H":
-            raise RefusedError(200, {"code": "51000", "msg": "Parameter bar error", "data": []})
+            raise self.refuse("invalid_request")
         first, last = self._parse_window(request)
         limit = request.get_limit(100, most)
         bars = market.get_page(venue.now, max(first, oldest), last, limit, is_newest=True)
@@ -342,14 +201,8 @@ class Okx(Dialect):
 class Kraken(Dialect):
     """Spot with HTTP 200 on errors; the last 720 bars only, the forming one for any `since`."""
 
-    hosts = ("api.kraken.com",)
-    failures: Mapping[FailureKind, Answer] = {
-        "rate_limited": (200, {"error": ["EGeneral:Too many requests"]}),
-        "banned": (200, {"error": ["EGeneral:Temporary lockout"]}),
-    }
-    no_symbol = 200, {"error": ["EQuery:Unknown asset pair"]}
-    no_path = 200, {"error": ["EGeneral:Unknown method"]}
-    key_name = "pair"
+    name = "kraken"
+
     own_names: Mapping[str, str] = {"BTC": "XBT", "DOGE": "XDG"}
     old_coins = ("XBT", "ETH", "LTC", "XRP", "XMR", "ZEC", "ETC", "REP", "MLN", "XLM")
     old_money = ("USD", "EUR", "GBP", "CAD", "JPY")
@@ -358,21 +211,6 @@ class Kraken(Dialect):
         "decimals": 10,
         "display_decimals": 5,
         "status": "enabled",
-    }
-    pair: Mapping[str, Any] = {
-        "aclass_base": "currency",
-        "aclass_quote": "currency",
-        "pair_decimals": 1,
-        "lot_decimals": 8,
-        "lot_multiplier": 1,
-        "leverage_buy": [],
-        "leverage_sell": [],
-        "fees": [[0, 0.4]],
-        "fees_maker": [[0, 0.25]],
-        "ordermin": "0.00005",
-        "costmin": "0.5",
-        "tick_size": "0.1",
-        "status": "online",
     }
 
     def to_key(self, symbol: Symbol) -> str:
@@ -395,7 +233,7 @@ class Kraken(Dialect):
             case "0/public/OHLC":
                 result = self._answer_ohlc(venue, request)
             case _:
-                raise RefusedError(*self.no_path)
+                raise self.refuse("unknown_path")
         return {"error": [], "result": result}
 
     def _to_altname(self, code: str) -> str:
@@ -417,7 +255,7 @@ class Kraken(Dialect):
     def _answer_ohlc(self, venue: VenueDouble, request: VenueRequest) -> Any:
         market = self.find_listing(venue, request).market
         if request.query.get("interval") != "60":
-            raise RefusedError(200, {"error": ["EGeneral:Invalid arguments"]})
+            raise self.refuse("invalid_request")
         kept = market.get_page(venue.now, 0, EVER, 720, is_newest=True)
         since, begun = request.get_integer("since", 0), venue.now - HOUR_S
         rows = []
@@ -436,11 +274,8 @@ class Hyperliquid(Dialect):
     XYZ-GOLD/... A delisted perpetual stays in the list, marked, and keeps its bars.
     """
 
-    hosts = ("api.hyperliquid.xyz",)
-    failures: Mapping[FailureKind, Answer] = dict.fromkeys(("rate_limited", "banned"), (429, None))
-    no_symbol = 500, None
-    no_path = 422, "Failed to deserialize the JSON body into the target type"
-    key_name = "coin"
+    name = "hyperliquid"
+
     serves_delisted = True
     light = ("exchangeStatus", "allMids", "l2Book", "clearinghouseState", "orderStatus")
     spot: Mapping[str, Any] = {
@@ -496,7 +331,7 @@ class Hyperliquid(Dialect):
                 return format_rates(
                     rates, "fundingRate", "time", int, coin=request.key, premium="0.0"
                 )
-        raise RefusedError(*self.no_path)
+        raise self.refuse("unknown_path")
 
     def _answer_meta(self, venue: VenueDouble, request: VenueRequest) -> dict[str, Any]:
         universe = []
@@ -511,7 +346,7 @@ class Hyperliquid(Dialect):
         listing = self.find_listing(venue, request)
         interval, period_s = request.query.get("interval", ""), listing.market.period_s
         if PERIODS.get(interval) != period_s:
-            raise RefusedError(*self.no_path)
+            raise self.refuse("unknown_path")
         first, last = request.get_window("startTime", "endTime")
         first = max(first, venue.now - 5000 * period_s)
         bars = listing.market.get_page(min(venue.now, listing.until_ms // 1000), first, last, 5000)
@@ -527,43 +362,7 @@ class Hyperliquid(Dialect):
 class Gate(Dialect):
     """Spot and USDT perpetuals, errors by label; bars oldest first, each marked if it is closed."""
 
-    hosts = ("api.gateio.ws",)
-    failures: Mapping[FailureKind, Answer] = dict.fromkeys(
-        ("rate_limited", "banned"),
-        (429, {"label": "TOO_MANY_REQUESTS", "message": "Request Rate limit Exceeded"}),
-    )
-    no_symbol = 400, {"label": "INVALID_CURRENCY_PAIR", "message": "Invalid currency pair"}
-    no_path = 404, {"label": "NOT_FOUND", "message": "Not found"}
-    pair: Mapping[str, Any] = {
-        "id": "{base}_{quote}",
-        "base": "{base}",
-        "base_name": "{base}",
-        "quote": "{quote}",
-        "quote_name": "{quote}",
-        "fee": "0.2",
-        "min_base_amount": "0.0001",
-        "min_quote_amount": "3",
-        "amount_precision": 4,
-        "precision": 2,
-        "trade_status": "tradable",
-        "sell_start": 0,
-        "buy_start": 1_548_133_413,
-        "type": "normal",
-    }
-    contract: Mapping[str, Any] = {
-        "name": "{base}_{quote}",
-        "type": "direct",
-        "quanto_multiplier": "0.0001",
-        "order_price_deviate": "0.5",
-        "mark_price": "20000.5",
-        "order_price_round": "0.1",
-        "order_size_min": 1,
-        "order_size_max": 1_000_000,
-        "leverage_min": "1",
-        "leverage_max": "100",
-        "funding_interval": 28_800,
-        "in_delisting": False,
-    }
+    name = "gate"
 
     def to_key(self, symbol: Symbol) -> str:
         kind = f"futures/{symbol.settle.lower()}" if symbol.settle else "spot"
@@ -596,7 +395,7 @@ class Gate(Dialect):
                 rows = market.list_settlements(venue.now, first, last)
                 newest = rows[-request.get_limit(100, 1000) :][::-1]
                 return [{"t": at, "r": format_decimal(rate)} for at, rate in newest]
-        raise RefusedError(*self.no_path)
+        raise self.refuse("unknown_path")
 
     def _answer_candlesticks(self, venue: VenueDouble, request: VenueRequest) -> Rows:
         market = self.find_listing(venue, request).market
@@ -609,7 +408,7 @@ class Gate(Dialect):
         elif last - first >= 1000 * HOUR_S:
             message = "Candlestick range too broad"
         if message:
-            raise RefusedError(400, {"label": "INVALID_PARAM_VALUE", "message": message})
+            raise self.refuse("invalid_request", message=message)
         rows = []
         for bar in market.get_page(venue.now, first, last, 1000):
             opened, high, low, closed, volume = to_texts(bar)
@@ -624,47 +423,7 @@ class Kucoin(Dialect):
     A window of bars includes both its ends; if it exceeds a page, the newest are returned.
     """
 
-    hosts = ("api.kucoin.com", "api-futures.kucoin.com")
-    failures: Mapping[FailureKind, Answer] = {
-        "rate_limited": (429, {"code": "429000", "msg": "Too Many Requests"}),
-        "banned": (403, {"code": "403000", "msg": "Rate limit exceeded, try again later"}),
-    }
-    no_symbol = 400, {"code": "400100", "msg": "This pair is not provided at present"}
-    no_path = 404, {"code": "404000", "msg": "Not Found"}
-    pair: Mapping[str, Any] = {
-        "symbol": "{base}-{quote}",
-        "name": "{base}-{quote}",
-        "baseCurrency": "{base}",
-        "quoteCurrency": "{quote}",
-        "feeCurrency": "{quote}",
-        "market": "USDS",
-        "baseMinSize": "0.00001",
-        "quoteMinSize": "0.1",
-        "baseMaxSize": "10000000000",
-        "quoteMaxSize": "99999999",
-        "baseIncrement": "0.00000001",
-        "quoteIncrement": "0.000001",
-        "priceIncrement": "0.1",
-        "priceLimitRate": "0.1",
-        "isMarginEnabled": True,
-        "enableTrading": True,
-    }
-    contract: Mapping[str, Any] = {
-        "type": "FFWCSX",
-        "firstOpenDate": 1_585_555_200_000,
-        "expireDate": None,
-        "quoteCurrency": "{quote}",
-        "settleCurrency": "{settle}",
-        "maxOrderQty": 1_000_000,
-        "maxPrice": 1_000_000.0,
-        "lotSize": 1,
-        "tickSize": 0.1,
-        "multiplier": 0.001,
-        "isInverse": False,
-        "status": "Open",
-        "nextFundingRateTime": 25_481_884,
-        "maxLeverage": 100,
-    }
+    name = "kucoin"
 
     def to_key(self, symbol: Symbol) -> str:
         if not symbol.settle:
@@ -704,14 +463,13 @@ class Kucoin(Dialect):
                     for at, rate in reversed(rows)
                 ]
             case _:
-                raise RefusedError(*self.no_path)
+                raise self.refuse("unknown_path")
         return {"code": "200000", "data": data}
 
     def _answer_candles(self, venue: VenueDouble, request: VenueRequest) -> Rows:
         market = self.find_listing(venue, request).market
         if request.query.get("type") != "1hour":
-            message = "This type of K line is not provided"
-            raise RefusedError(400, {"code": "400100", "msg": message})
+            raise self.refuse("invalid_request")
         first, last = request.get_integer("startAt", 0), request.get_integer("endAt", 0)
         rows = []
         for bar in market.get_page(venue.now, first, last, 1500, is_newest=True)[::-1]:
@@ -726,42 +484,13 @@ class Coinbase(Dialect):
     A window of bars includes both its ends; if it is too long, it is refused.
     """
 
-    hosts = ("api.coinbase.com",)
-    failures: Mapping[FailureKind, Answer] = dict.fromkeys(
-        ("rate_limited", "banned"),
-        (429, {"errors": [{"id": "rate_limit_exceeded", "message": "Too many requests"}]}),
-    )
-    no_symbol = (
-        404,
-        {"error": "NOT_FOUND", "error_details": "valid product_id is required", "message": ""},
-    )
-    no_path = 404, {"error": "NOT_FOUND", "error_details": "Not found", "message": "Not found"}
+    name = "coinbase"
+
     products = "api/v3/brokerage/market/products"
     accounts: Mapping[str, Any] = {
         "v2/currencies": [],
         "v2/currencies/crypto": [],
         "v2/exchange-rates": {"currency": "USD", "rates": {}},
-    }
-    pair: Mapping[str, Any] = {
-        "product_id": "{base}-{quote}",
-        "price": "20000.5",
-        "base_increment": "0.00000001",
-        "quote_increment": "0.01",
-        "quote_min_size": "1",
-        "quote_max_size": "150000000",
-        "base_min_size": "0.00000001",
-        "base_max_size": "3400",
-        "base_name": "{base}",
-        "quote_name": "{quote}",
-        "is_disabled": False,
-        "status": "online",
-        "trading_disabled": False,
-        "product_type": "SPOT",
-        "quote_currency_id": "{quote}",
-        "base_currency_id": "{base}",
-        "alias": "",
-        "alias_to": [],
-        "price_increment": "0.01",
     }
 
     def to_key(self, symbol: Symbol) -> str:
@@ -781,12 +510,11 @@ class Coinbase(Dialect):
             listed = [symbol.fill(self.pair) for _, symbol in venue.list_symbols() if is_spot]
             return {"products": listed, "num_products": len(listed)}
         if request.path != f"{self.products}/{request.key}/candles":
-            raise RefusedError(*self.no_path)
+            raise self.refuse("unknown_path")
         market = self.find_listing(venue, request).market
         first, last = request.get_integer("start", 0), request.get_integer("end", 0)
         if request.query.get("granularity") != "ONE_HOUR" or (last - first) // HOUR_S >= 350:
-            message = "number of candles requested should be less than 350"
-            raise RefusedError(400, {"error": "INVALID_ARGUMENT", "message": message})
+            raise self.refuse("invalid_request")
         names = ("open", "high", "low", "close", "volume")
         bars = market.get_page(venue.now, first, last, 350, is_newest=True)[::-1]
         rows = [dict(zip(names, to_texts(bar), strict=True)) for bar in bars]

@@ -34,7 +34,6 @@ from tests.doubles.venues.dialects import (
 )
 from tests.doubles.venues.market import NOW
 from tests.doubles.venues.venue import (
-    Answer,
     Dialect,
     Failure,
     FailureKind,
@@ -45,20 +44,11 @@ from tests.doubles.venues.venue import (
 from tests.support.running_service import ManualClock, open_loopback_socket, run_app
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {
-    "alpaca": Alpaca,
-    "binance": Binance,
-    "bybit": Bybit,
-    "coinbase": Coinbase,
-    "gate": Gate,
-    "hyperliquid": Hyperliquid,
-    "kraken": Kraken,
-    "kucoin": Kucoin,
-    "okx": Okx,
+    dialect.name: dialect
+    for dialect in (Alpaca, Binance, Bybit, Coinbase, Gate, Hyperliquid, Kraken, Kucoin, Okx)
 }
-_DEFAULT_FAILURES: dict[FailureKind, Answer] = {
-    "unavailable": (503, "<html><head><title>503 Service Unavailable</title></head></html>"),
-    "restricted": (403, "<html><head><title>403 Forbidden</title></head></html>"),
-}
+# The page of a proxy before the venue, for errors that its documentation does not word.
+_PAGES: dict[FailureKind, int] = {"unavailable": 503, "maintenance": 503, "restricted": 403}
 
 
 class VenuesDouble:
@@ -135,8 +125,11 @@ async def _answer_failure(
         garbled = json.dumps(trouble.garble(json.loads(bytes(right.body))))
         status = trouble.status or right.status_code
         return Response(garbled, status, trouble.headers, media_type="application/json")
-    status, body = (_DEFAULT_FAILURES | dict(venue.dialect.failures))[trouble.kind]
-    return _build_response(trouble.status or status, body, trouble.headers)
+    if trouble.kind in venue.dialect.errors:
+        refused = venue.dialect.refuse(trouble.kind)
+        return _build_response(trouble.status or refused.status, refused.body, trouble.headers)
+    status = trouble.status or _PAGES[trouble.kind]
+    return _build_response(status, "<html><title>Sorry</title></html>", trouble.headers)
 
 
 def _build_response(status: int, body: Any, headers: Any = None) -> Response:

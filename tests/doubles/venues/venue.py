@@ -5,9 +5,11 @@ Its formats are in a `Dialect`.
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,13 +24,16 @@ FailureKind = Literal[
     "restricted",
     "non_compliant",
     "unavailable",
+    "maintenance",
     "truncated",
     "dropped",
     "hanging",
     "garbled",
 ]
 RANDOM_FAILURES: tuple[FailureKind, ...] = ("unavailable", "rate_limited", "truncated", "dropped")
-Answer = tuple[int, Any]
+# What each venue documents, in the shape of ccxt's recorded responses: its errors, the entries of a
+# pair and a contract, and by ccxt's methods an answer and what ccxt makes of it.
+RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("venues.json").read_text("utf-8"))
 
 
 class RefusedError(Exception):
@@ -132,18 +137,24 @@ class Failure:
 
 
 class Dialect:
-    """The request and response formats of a venue.
+    """How a venue answers; `RECORDED` has the data of each, by its `name`."""
 
-    `failures` are its failing responses, `no_symbol` and `no_path` those to a symbol that is not
-    listed and to an unknown path. `key_name` is the parameter with the venue's name of a symbol.
-    """
-
-    hosts: tuple[str, ...]
-    failures: Mapping[FailureKind, Answer]
-    no_symbol: Answer
-    no_path: Answer
-    key_name = "symbol"
+    name: str
     serves_delisted = False
+
+    def __init__(self) -> None:
+        recorded = RECORDED[self.name]
+        self.hosts: list[str] = recorded["hosts"]
+        self.key_name: str = recorded["key_name"]
+        self.errors: dict[str, Any] = recorded["errors"]
+        markets = recorded.get("markets", {})
+        self.pair, self.contract = markets.get("pair"), markets.get("contract")
+
+    def refuse(self, kind: str, **changes: Any) -> RefusedError:
+        """Return a recorded error, with some changed fields in its body."""
+        error = self.errors[kind]
+        body = error["httpResponse"]
+        return RefusedError(error["status"], body | changes if changes else body)
 
     def to_key(self, symbol: Symbol) -> str:
         """Return the venue's own name of a symbol."""
@@ -161,7 +172,7 @@ class Dialect:
         """Return the listing that a request names, or refuse the request."""
         listing = dict(venue.list_ever_listed()).get(request.key or "")
         if listing is None or not (self.serves_delisted or listing.is_listed(venue.now_ms)):
-            raise RefusedError(*self.no_symbol)
+            raise self.refuse("unknown_symbol")
         return listing
 
     def list_settlements(
