@@ -61,41 +61,78 @@ def scaled(bars: list[RawBar], ratio: float, digits: int = 12) -> list[RawBar]:
     ]
 
 
-def test_equal_bars_and_later_ones_are_no_difference():
-    assert diff_history(series(BARS[:3]), series(BARS)) == HistoryDiff()
-
-
-def test_bars_that_were_not_fetched_again_are_not_compared():
-    assert diff_history(series(BARS[:2]), series(BARS[2:])) == HistoryDiff()
-    assert diff_history(NO_BARS, series(BARS)) == HistoryDiff()
-
-
-@pytest.mark.parametrize("name", ["open", "high", "low", "close", "volume"])
-def test_a_bar_with_any_other_number_is_revised(name):
-    revised = BARS[1]._replace(**{name: getattr(BARS[1], name) * 1.001})
-    assert diff_history(series(BARS), series([BARS[0], revised, *BARS[2:]])) == HistoryDiff(
-        revised=(3600,)
+FLAT = [RawBar(3600 * n, 5.0, 5.0, 5.0, 5.0, 0.0) for n in range(3)]
+RATIOS = (4.0, 10.0, 1.5, 1.05, 0.1, 1 / 30)
+# Stored bars, those that the venue now returns, and the difference.
+DIFFS: dict[str, tuple[list[RawBar], list[RawBar], HistoryDiff]] = {
+    "equal bars and later ones": (BARS[:3], BARS, HistoryDiff()),
+    "bars that were not fetched again": (BARS[:2], BARS[2:], HistoryDiff()),
+    "no stored bars": ([], BARS, HistoryDiff()),
+    "a bar that comes after later ones": (
+        [BARS[0], BARS[2]],
+        BARS,
+        HistoryDiff(backfilled=(3600,)),
+    ),
+    "a flat bar that moves by a little": (
+        FLAT,
+        [bar._replace(open=5.01, high=5.01, low=5.01, close=5.01) for bar in FLAT],
+        HistoryDiff(revised=(0, 3600, 7200)),
+    ),
+    "one bar on another scale": (
+        BARS,
+        [*BARS[:3], *scaled(BARS[3:], 2.0)],
+        HistoryDiff(revised=(10_800,)),
+    ),
+    "too few bars on another scale": (
+        BARS,
+        scaled(BARS[:2], 2.0),
+        HistoryDiff(revised=(0, 3600)),
+    ),
+    "the only stored bar on another scale": (
+        BARS[:1],
+        scaled(BARS, 2.0),
+        HistoryDiff(split_ratio=2.0),
+    ),
+    "rounded prices": (
+        BARS,
+        scaled(BARS, 7.0, digits=2),
+        HistoryDiff(split_ratio=pytest.approx(7.0, rel=1e-3)),
+    ),
+    "a split that is adjusted after its first bar": (
+        [*BARS[:3], *scaled(BARS[3:], 4.0)],
+        scaled(BARS, 4.0),
+        HistoryDiff(split_ratio=pytest.approx(4.0)),
+    ),
+    # They may be moved by chance.
+    "only two bars from before a split": (
+        [*BARS[:2], *scaled(BARS[2:], 4.0)],
+        scaled(BARS, 4.0),
+        HistoryDiff(revised=(0, 3600)),
+    ),
+}
+DIFFS |= {
+    f"prices divided by {ratio:.3g}": (
+        BARS,
+        scaled(BARS, ratio),
+        HistoryDiff(split_ratio=pytest.approx(ratio)),
     )
+    for ratio in RATIOS
+}
+DIFFS |= {
+    f"another {name}": (
+        BARS,
+        [BARS[0], BARS[1]._replace(**{name: getattr(BARS[1], name) * 1.001}), *BARS[2:]],
+        HistoryDiff(revised=(3600,)),
+    )
+    for name in RawBar._fields[1:]
+}
 
 
-@pytest.mark.parametrize("ratio", [4.0, 10.0, 1.5, 1.05, 0.1, 1 / 30])
-def test_prices_that_are_all_divided_by_one_number_are_a_split(ratio):
-    fetched = diff_history(series(BARS), series(scaled(BARS, ratio)))
-    assert fetched == HistoryDiff(split_ratio=pytest.approx(ratio))
-
-
-def test_a_split_is_known_by_prices_that_are_rounded():
-    assert diff_history(
-        series(BARS), series(scaled(BARS, 7.0, digits=2))
-    ).split_ratio == pytest.approx(7.0, rel=1e-3)
-
-
-def test_bars_from_before_a_split_that_are_adjusted_hours_after_it_are_a_split():
-    stored = series([*BARS[:3], *scaled(BARS[3:], 4.0)])
-    assert diff_history(stored, series(scaled(BARS, 4.0))).split_ratio == pytest.approx(4.0)
-    # Two of them may be moved by chance.
-    stored = series([*BARS[:2], *scaled(BARS[2:], 4.0)])
-    assert diff_history(stored, series(scaled(BARS, 4.0))) == HistoryDiff(revised=(0, 3600))
+@pytest.mark.parametrize(("stored", "fetched", "expected"), DIFFS.values(), ids=DIFFS)
+def test_the_difference_of_two_histories_is_a_revision_a_late_bar_or_a_split(
+    stored: list[RawBar], fetched: list[RawBar], expected: HistoryDiff
+):
+    assert diff_history(series(stored), series(fetched)) == expected
 
 
 def test_the_bars_around_a_jump_are_compared_for_days_and_else_the_newest_ones():
@@ -115,32 +152,6 @@ def test_a_late_split_is_found_however_far_the_market_moved_with_it(opened: floa
     stored = series([*flat[:20], *scaled(flat[20:], 1 / opened)])
     fetched = series([*scaled(flat[:20], ratio), *scaled(flat[20:], 1 / opened)])
     assert diff_history(select_compared(stored), fetched).split_ratio == pytest.approx(ratio)
-
-
-def test_one_bar_on_another_scale_among_others_is_a_revision():
-    fetched = [*BARS[:3], *scaled(BARS[3:], 2.0)]
-    assert diff_history(series(BARS), series(fetched)) == HistoryDiff(revised=(10_800,))
-
-
-def test_too_few_bars_on_another_scale_make_no_split():
-    assert diff_history(series(BARS), series(scaled(BARS[:2], 2.0))) == HistoryDiff(
-        revised=(0, 3600)
-    )
-
-
-def test_a_flat_bar_that_moves_by_a_little_is_a_revision():
-    flat = [RawBar(3600 * n, 5.0, 5.0, 5.0, 5.0, 0.0) for n in range(3)]
-    moved = [b._replace(open=5.01, high=5.01, low=5.01, close=5.01) for b in flat]
-    assert diff_history(series(flat), series(moved)) == HistoryDiff(revised=(0, 3600, 7200))
-
-
-def test_the_only_stored_bar_is_enough_for_a_split():
-    assert diff_history(series(BARS[:1]), series(scaled(BARS, 2.0))).split_ratio == 2.0
-
-
-def test_a_bar_that_comes_after_later_ones_is_backfilled():
-    fetched = diff_history(series([BARS[0], BARS[2]]), series(BARS))
-    assert fetched == HistoryDiff(backfilled=(3600,))
 
 
 BEGIN = START - 330 * DAY_S
