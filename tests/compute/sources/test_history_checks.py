@@ -210,45 +210,37 @@ async def test_answers_that_stay_too_short_end_at_the_bound() -> None:
     assert len(filled) <= 5 * (1 + MAX_REQUESTS)
 
 
-async def test_hours_without_trades_cost_one_request_however_many_they_are() -> None:
-    traded = [at for at in YEAR if at // HOUR_S % 3]
-    filled, count = await ScriptedAnswers(traded, 10_000).fill()
-    assert filled.open_time.tolist() == traded
-    assert count == 1
+LATE_START, HALT = START - 100 * DAY_S, START - 5 * HOUR_S
+HALTS = {START - days * DAY_S - n * HOUR_S for days in (20, 90, 200) for n in (0, 1)}
+HALTS |= {START - days * DAY_S for days in (10, 50, 130, 250)}
+# The opens that a venue has, whether they may begin later, and the requests of the repair.
+GAPS: dict[str, tuple[Collection[int], bool, list[tuple[int, int]] | int]] = {
+    "hours without trades, however many": ([at for at in YEAR if at // HOUR_S % 3], False, 1),
+    "single hours without trades: the longest": ([at for at in YEAR if at not in HALTS], False, 2),
+    "a single hour": ([at for at in YEAR if at != HALT], False, [(HALT, HALT + HOUR_S)]),
+    "a listing that begins later: the day before it": (
+        range(LATE_START, START, HOUR_S),
+        True,
+        [(LATE_START - DAY_S, LATE_START)],
+    ),
+    "no bar at all": ([], True, 0),
+}
 
 
-async def test_a_single_hour_that_is_missing_costs_one_request() -> None:
-    venue = ScriptedAnswers([at for at in YEAR if at != START - 5 * HOUR_S], 10_000)
-    _, count = await venue.fill()
-    assert (count, venue.requests[1:]) == (1, [(START - 5 * HOUR_S, START - 4 * HOUR_S)])
-
-
-async def test_single_hours_without_trades_cost_two_requests_for_the_longest() -> None:
-    halts = {START - days * DAY_S - n * HOUR_S for days in (20, 90, 200) for n in (0, 1)}
-    halts |= {START - days * DAY_S for days in (10, 50, 130, 250)}
-    traded = [at for at in YEAR if at not in halts]
-    filled, count = await ScriptedAnswers(traded, 10_000).fill()
-    assert filled.open_time.tolist() == traded
-    assert count == 2
-
-
-async def test_a_listing_that_begins_later_costs_one_request_for_the_day_before() -> None:
-    begins = START - 100 * DAY_S
-    venue = ScriptedAnswers(range(begins, START, HOUR_S), 10_000)
-    filled, _ = await venue.fill(may_begin_later=True)
-    assert venue.requests[1:] == [(begins - DAY_S, begins)]
-    assert filled.open_time[0] == begins
+@pytest.mark.parametrize(("opens", "may_begin_later", "requests"), GAPS.values(), ids=GAPS)
+async def test_bars_that_a_venue_lacks_cost_few_requests(
+    opens: Collection[int], may_begin_later: bool, requests: list[tuple[int, int]] | int
+) -> None:
+    venue = ScriptedAnswers(opens, 10_000)
+    filled, count = await venue.fill(may_begin_later=may_begin_later)
+    assert filled.open_time.tolist() == list(opens)
+    assert requests in (count, venue.requests[1:])
 
 
 async def test_older_bars_than_the_first_answer_has_are_all_fetched() -> None:
     venue = ScriptedAnswers(YEAR, 720)
     filled, _ = await venue.fill(may_begin_later=True)
     assert filled.open_time.tolist() == list(YEAR)
-
-
-async def test_no_answer_at_all_is_not_asked_again() -> None:
-    filled, count = await ScriptedAnswers([], 10).fill(may_begin_later=True)
-    assert (len(filled), count) == (0, 0)
 
 
 async def test_the_hours_at_which_a_session_is_closed_are_not_missing() -> None:
