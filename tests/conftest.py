@@ -53,7 +53,7 @@ settings.load_profile("all examples")
 
 # The HTTP client imports it at every request; if it is missing, each import searches every folder.
 if find_spec("sniffio") is None:
-    sys.modules["sniffio"] = None  # type: ignore[assignment]
+    sys.modules["sniffio"] = None
 
 
 @pytest.fixture(params=["mcp", "rest"])

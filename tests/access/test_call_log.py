@@ -113,7 +113,7 @@ async def test_the_log_is_flushed_when_it_is_full_and_when_it_ends(
     for key in range(ROWS_PER_FLUSH // 100):
         logged.add(key, 0, 100)
     async with asyncio.timeout(30):
-        while not await logged.list_times(4):  # noqa: ASYNC110 (the log offers no event)
+        while not await logged.list_times(4):
             await asyncio.sleep(0)
     logged.add(7, 1)
     running.cancel()

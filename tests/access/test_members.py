@@ -83,7 +83,7 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
 
 async def assert_refused(doing: object, status: int, words: str) -> None:
     with pytest.raises(ApiError, match=words) as refusal:
-        await doing  # type: ignore[misc]
+        await doing
     assert refusal.value.status == status
 
 

@@ -73,7 +73,7 @@ async def get_verdict(shop: SandboxShop, api_key: str) -> str:
 async def collect_outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
     """Return the status of each response; for an ApiError, its HTTP status."""
     answers = await asyncio.gather(*claiming, return_exceptions=True)
-    return [answer.status for answer in answers]  # type: ignore[union-attr]
+    return [answer.status for answer in answers]
 
 
 def read_files(folder: Path) -> bytes:
@@ -283,7 +283,7 @@ async def test_a_client_that_left_after_the_commit_is_409_and_its_payment_is_sti
     assert (await shop.claim_refused(token)).status == 409
     billing.status_released.set()
     async with asyncio.timeout(10):
-        while await shop.store.list_open_memberships("held"):  # noqa: ASYNC110 (no event)
+        while await shop.store.list_open_memberships("held"):
             await asyncio.sleep(0)
     (key,) = await shop.store.list_keys()
     assert key.revoked_at == shop.clock.now

@@ -540,7 +540,7 @@ async def test_an_expired_key_is_refused_with_the_time_and_the_way_to_another(
     own = await served.keys.create("own", expires_at)
     sold = await bought(served, "test")
     run_sql(
-        served.access._engine.path,  # type: ignore[attr-defined]
+        served.access._engine.path,
         "UPDATE keys SET expires_at = ? WHERE mode = 'test'",
         (expires_at,),
     )

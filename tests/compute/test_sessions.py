@@ -221,7 +221,7 @@ def test_days_and_their_ends_are_those_of_the_exchanges_since_2016():
 class Exchange(holiday.AbstractHolidayCalendar):
     """The same holidays by the rules that pandas ships."""
 
-    rules = [  # noqa: RUF012
+    rules = (
         holiday.Holiday("New Year", month=1, day=1, observance=holiday.sunday_to_monday),
         holiday.USMartinLutherKingJr,
         holiday.USPresidentsDay,
@@ -232,7 +232,7 @@ class Exchange(holiday.AbstractHolidayCalendar):
         holiday.USLaborDay,
         holiday.USThanksgivingDay,
         holiday.Holiday("Christmas", month=12, day=25, observance=holiday.nearest_workday),
-    ]
+    )
 
 
 @pytest.mark.parametrize("year", range(2022, 2062))

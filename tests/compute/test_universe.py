@@ -312,7 +312,7 @@ def test_an_asset_may_be_removed_without_continuing(tmp_path: Path):
 @pytest.mark.clause("sources")
 def test_a_universe_can_not_be_changed(packaged: Universe):
     with pytest.raises(ValidationError):
-        packaged.assets[0].ticker = "OTHER"  # type: ignore[misc]
+        packaged.assets[0].ticker = "OTHER"
 
 
 REMOVED = "removed_on = 2025-01-01\n"

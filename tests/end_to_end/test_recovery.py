@@ -153,13 +153,13 @@ async def _wait_until_archived(url: str) -> None:
         "FROM pg_stat_archiver"
     )
     async with asyncio.timeout(60):
-        while not await _fetch(url, done):  # noqa: ASYNC110 (the server offers no event)
+        while not await _fetch(url, done):
             await asyncio.sleep(0.01)
 
 
 async def _wait_until_promoted(url: str) -> None:
     async with asyncio.timeout(60):
-        while await _fetch(url, IS_RECOVERING):  # noqa: ASYNC110 (the server offers no event)
+        while await _fetch(url, IS_RECOVERING):
             await asyncio.sleep(0.01)
 
 

@@ -195,7 +195,7 @@ async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
         before = (await second.fetch_answer("mcp", STATE))["meta"]["as_of"]
         await first.market.commit(make_batch(NOON + HOUR_MS, []))
         async with asyncio.timeout(30):
-            while (await second.fetch_answer("mcp", STATE))["meta"]["as_of"] == before:  # noqa: ASYNC110
+            while (await second.fetch_answer("mcp", STATE))["meta"]["as_of"] == before:
                 await asyncio.sleep(0.01)
 
 

@@ -184,7 +184,7 @@ class Fragment(Page):
         assert result["isError"] is False, result
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
         text = result["structuredContent"]["html"]
-        super().__init__(type("Answer", (), {"text": text})())  # type: ignore[arg-type]
+        super().__init__(type("Answer", (), {"text": text})())
 
 
 @pytest.mark.clause("4.14.27")

@@ -70,7 +70,7 @@ def read_dashboard_expressions() -> list[str]:
 
 def read_unit(path: Path) -> ConfigParser:
     parser = ConfigParser(interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.optionxform = str
     parser.read(path)
     return parser
 

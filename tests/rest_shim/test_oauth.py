@@ -197,7 +197,7 @@ async def test_a_bad_exchange_is_refused_and_spends_no_code(
 ) -> None:
     code = await host.get_code()
     sent = {"code": code, **changed}
-    check_refused(await host.exchange(**sent), 400, error)  # type: ignore[arg-type]
+    check_refused(await host.exchange(**sent), 400, error)
     assert (await host.exchange(code)).status_code == 200
 
 
@@ -273,7 +273,7 @@ async def test_a_bad_refresh_is_refused_and_ends_nothing(
 ) -> None:
     tokens = await host.connect()
     sent = {"refresh_token": tokens["refresh_token"], **changed}
-    check_refused(await host.refresh(**sent), status, error)  # type: ignore[arg-type]
+    check_refused(await host.refresh(**sent), status, error)
     other = await register(host.served, name="Other")
     check_refused(await other.refresh(tokens["refresh_token"]), 400, "invalid_grant")
     assert (await host.refresh(tokens["refresh_token"])).status_code == 200
@@ -491,7 +491,7 @@ async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
     code = read_answer(await host.authorizations.approve(request_id, None))["code"]
     first = (await host.exchange(code)).json()
     tokens = (await host.refresh(first["refresh_token"])).json()
-    folder = host.served.access._engine.path.parent  # type: ignore[attr-defined]
+    folder = host.served.access._engine.path.parent
     stored = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
     assert host.client_id.encode() in stored
     for secret in (request_id, code, *(each[name] for each in (first, tokens) for name in TOKENS)):

@@ -515,7 +515,7 @@ async def test_a_client_that_gives_up_takes_no_key_from_its_second_attempt(
     billing.released.clear()
     leaving = asyncio.create_task(claimed(served, checkout))
     async with asyncio.timeout(10):
-        while not billing.checks:  # noqa: ASYNC110 (the provider offers no event)
+        while not billing.checks:
             await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.wait([leaving])

@@ -390,7 +390,7 @@ async def read_privacy_section(served: RunningService) -> str:
 
 async def test_the_privacy_section_covers_every_table_about_people(served: RunningService) -> None:
     stored = await read_privacy_section(served)
-    path = served.access._engine.path  # type: ignore[attr-defined]
+    path = served.access._engine.path
     names = run_sql(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")
     assert {name for (name,) in names} == {*PRIVACY_TEXTS, *IMPERSONAL_TABLES}
     for words in PRIVACY_TEXTS.values():

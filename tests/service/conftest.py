@@ -10,7 +10,9 @@ import httpx
 import pytest
 
 from tests.service.commands.test_serve import served_process
+from tests.support.example_market import NOON, make_coverage
 from tests.support.row_builders import run_sql
+from tests.support.running_service import RunningService
 from tests.support.signals_command import (
     find_free_port,
     run_signals,
@@ -53,3 +55,10 @@ def market(first_start, tmp_path) -> Path:
     for table in ("usage", "keys"):
         run_sql(folder / "signals.db-access", f"DELETE FROM {table}")
     return folder
+
+
+@pytest.fixture
+async def recording(served_alone: RunningService) -> RunningService:
+    """A service whose data are a recording that has ended, so that following it ends too."""
+    await served_alone.market.publish_coverage(make_coverage("recorded", recorded_until=NOON))
+    return served_alone

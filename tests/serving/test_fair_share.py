@@ -333,7 +333,7 @@ class Doorway:
         }
 
         async def pass_on() -> None:
-            await self._middleware(scope, None, None)  # type: ignore[arg-type]
+            await self._middleware(scope, None, None)
 
         self._tasks.append(asyncio.create_task(pass_on()))
         await self.settle()
@@ -573,7 +573,7 @@ class Contested:
         """Wait until the greedy key, or another caller, has so many calls: none, one or all."""
         caller = caller or hash_key(self.greedy_key)
         async with asyncio.timeout(DEADLINE_S):
-            while self.count_calls(caller) != (in_progress, waiting):  # noqa: ASYNC110
+            while self.count_calls(caller) != (in_progress, waiting):
                 await asyncio.sleep(0)
 
     def count_calls(self, caller: Any) -> tuple[int, int]:

@@ -218,7 +218,7 @@ async def _stop_server(server: uvicorn.Server) -> None:
     state = server.server_state
     for connection in list(state.connections):
         connection.shutdown()
-    while state.connections or state.tasks:  # noqa: ASYNC110 (uvicorn offers no event)
+    while state.connections or state.tasks:
         await asyncio.sleep(0)
 
 

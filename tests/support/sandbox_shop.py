@@ -196,7 +196,7 @@ class SandboxShop:
     async def wait_for_lookups(self, claims: int) -> None:
         """Wait until so many claims have been looked up and wait for the payment check."""
         async with asyncio.timeout(10):
-            while self.store.lookups < claims:  # noqa: ASYNC110 (the store offers no event)
+            while self.store.lookups < claims:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
 

@@ -213,7 +213,7 @@ async def open_access_as(
 async def wait_for_version(store: MarketStore, seen: int) -> int:
     """Wait until the version of a store changes, and return it."""
     async with asyncio.timeout(DEADLINE_S):
-        while store.version() == seen:  # noqa: ASYNC110 (the store offers no event)
+        while store.version() == seen:
             await asyncio.sleep(0.005)
     return store.version()
 

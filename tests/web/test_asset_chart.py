@@ -35,7 +35,7 @@ RUN_MS = 180_000
 
 
 def fired(hour: int, published: int, action: str = "LONG") -> AlertRow:
-    return make_alert(published * HOUR_MS + RUN_MS, action, close_time=hour * 3600)  # type: ignore[arg-type]
+    return make_alert(published * HOUR_MS + RUN_MS, action, close_time=hour * 3600)
 
 
 def test_prices_fill_the_pane_from_the_lowest_low_to_the_highest_high() -> None:

@@ -198,7 +198,7 @@ Said = tuple[float, str]  # hours from MONDAY, action
 def fires(*said: Said, late_h: float = 0) -> list[Firing]:
     """Return firings on bars that close at some hours and are stepped then, or some hours late."""
     return [
-        Firing(int(MONDAY + (hours + late_h) * HOUR_S), int(MONDAY + hours * HOUR_S), action, hours)  # type: ignore[arg-type]
+        Firing(int(MONDAY + (hours + late_h) * HOUR_S), int(MONDAY + hours * HOUR_S), action, hours)
         for hours, action in said
     ]
 

@@ -197,7 +197,7 @@ async def test_a_cancelled_call_cancels_no_other(alpaca: VenueDouble, venue: Alp
     held = alpaca.add_failure("hanging")
     first = asyncio.ensure_future(venue.fetch_bars("NVDA", DAY, DAY + DAY_S, HALF_S))
     other = asyncio.ensure_future(venue.fetch_bars("TSLA", DAY, DAY + DAY_S, HALF_S))
-    while not alpaca.requests:  # noqa: ASYNC110 (the double offers no event)
+    while not alpaca.requests:
         await asyncio.sleep(0)
     first.cancel()
     held.released.set()

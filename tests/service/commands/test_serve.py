@@ -426,7 +426,7 @@ async def served_here(
 async def wait_for_output(capsys: pytest.CaptureFixture[str], text: str) -> None:
     """Wait until this process has printed a text; drop what it has printed so far."""
     async with asyncio.timeout(30):
-        while text not in "".join(capsys.readouterr()):  # noqa: ASYNC110 (it prints)
+        while text not in "".join(capsys.readouterr()):
             await asyncio.sleep(0.01)
 
 

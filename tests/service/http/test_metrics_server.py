@@ -270,11 +270,15 @@ async def test_many_connections_to_it_close_only_each_other(operated_service: Op
         writer.close()
 
 
+def block_loop() -> None:
+    time.sleep(0.02)
+
+
 async def test_the_lag_of_a_blocked_loop_is_sampled():
     samples = asyncio.Queue[float]()
     async with run_in_background(sample_loop_lag(samples.put_nowait, step_s=0.0)):
         await asyncio.sleep(0)
-        time.sleep(0.02)  # noqa: ASYNC251
+        block_loop()
         assert await asyncio.wait_for(samples.get(), 10) >= 0.02
 
 

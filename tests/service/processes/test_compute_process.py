@@ -112,7 +112,7 @@ async def test_a_run_is_counted_by_the_serving_process(market: Path) -> None:
     metrics, runs = f"http://127.0.0.1:{port}/metrics", "signals_run_duration_seconds_count"
     async with httpx.AsyncClient(timeout=WITHIN_S) as client, asyncio.timeout(2 * WITHIN_S):
         lock = market / LOCK
-        while not lock.read_text().endswith("\n"):  # noqa: ASYNC110 (another process writes it)
+        while not lock.read_text().endswith("\n"):
             await asyncio.sleep(0.02)
         clocks.now = computed + 2 * 60_000
         seen = samples((await client.get(metrics)).text)

@@ -5,7 +5,6 @@ import csv
 import fcntl
 import io
 import json
-import shutil
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -35,7 +34,7 @@ from tests.doubles.fixed_answers import KEY
 from tests.mcp_server.tools.test_get_signals import ALERTS, publish_alerts
 from tests.service.commands.test_cli import only_line
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
-from tests.support.running_service import RunningService, run_service, skip_sleep
+from tests.support.running_service import RunningService, skip_sleep
 from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
 from verifier.client import Answer, Json, ServiceClient, ServiceError
 
@@ -417,15 +416,6 @@ def test_a_cursor_file_in_a_missing_folder_is_refused(tmp_path: Path):
 
 # Adds the row to a file, then kills the command that runs it before it can save the place.
 KILLING = "cat >> rows; kill -9 $PPID"
-
-
-@pytest.fixture
-async def recording(tmp_path: Path, seeded: Path):
-    """A service whose data are a recording that has ended, so that following it ends too."""
-    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
-    async with run_service(tmp_path) as running:
-        await running.market.publish_coverage(make_coverage("recorded", recorded_until=NOON))
-        yield running
 
 
 async def run_follow(service: RunningService, *arguments: str) -> None:

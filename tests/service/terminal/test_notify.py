@@ -33,7 +33,6 @@ from tests.service.terminal.test_follow import (
     Receiver,
     follow,
     read_rows,
-    recording,  # noqa: F401
     run_follow,
 )
 from tests.support.example_market import HOUR_MS, make_batch, make_change
@@ -264,7 +263,7 @@ async def test_only_rows_with_which_enough_indicators_agree_are_handed_on(
 
 @pytest.mark.clause("22.11")
 async def test_the_command_takes_the_condition(
-    recording: RunningService,  # noqa: F811
+    recording: RunningService,
     capsys: pytest.CaptureFixture[str],
 ):
     await run_follow(recording, "--json", "--ticker", "BTC", "--when", "confluence>=5")
@@ -276,7 +275,7 @@ async def test_the_command_takes_the_condition(
 
 @pytest.mark.clause("22.7")
 async def test_without_a_cursor_a_refused_row_is_printed(
-    recording: RunningService,  # noqa: F811
+    recording: RunningService,
     capsys: pytest.CaptureFixture[str],
 ):
     [row] = [row for row in await read_rows(recording) if row["ticker"] == "NVDA"]
@@ -315,7 +314,7 @@ async def start_notifying(
 
 @pytest.mark.clause("22.2", "22.7", "22.12")
 async def test_a_refused_row_is_parked_and_the_others_come_although_it_is_killed(
-    recording: RunningService,  # noqa: F811
+    recording: RunningService,
     tmp_path: Path,
 ):
     rows = await read_rows(recording)

@@ -99,7 +99,7 @@ async def test_a_pooler_of_sessions_serves_both_stores_and_the_lock(database: st
             before = other.version()
             await market.commit(make_full_batch())
             async with asyncio.timeout(WITHIN_S):
-                while other.version() == before:  # noqa: ASYNC110 (a server notifies it)
+                while other.version() == before:
                     await asyncio.sleep(0.02)
             await market.unlock()
             await take_lock_when_free(other)

@@ -467,7 +467,7 @@ async def test_nothing_is_counted_once_a_key_is_revoked_although_others_count_it
             await asyncio.sleep(0)  # on SQLite counting never waits, so give the other tasks a turn
 
     counting = [asyncio.create_task(count_until_revoked(store)) for store in stores]
-    while len(decided) < 20:  # noqa: ASYNC110 (what is awaited are other tasks' calls)
+    while len(decided) < 20:
         await asyncio.sleep(0)
     assert await access.revoke_key(key_id, 2)
     afterwards = [group for store in stores for group in await store.count_calls(call, None, 10**6)]

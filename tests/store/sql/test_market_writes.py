@@ -216,7 +216,7 @@ async def test_a_commit_that_fails_midway_leaves_no_rows(
     await market.commit(make_full_batch())
     before = await read_tables(home)
     good = make_full_batch(NOW + 1, step=1)
-    bad = Batch(NOW + 1, good.bars, good.funding, good.changes, [make_carry(), unwritable])  # type: ignore[list-item]
+    bad = Batch(NOW + 1, good.bars, good.funding, good.changes, [make_carry(), unwritable])
     with pytest.raises((StoreError, AttributeError)):
         await market.commit(bad)
     assert await read_tables(home) == before

@@ -118,7 +118,7 @@ async def load_rows(home: StoreHome) -> dict[str, list[str]]:
         for tables, store in ((MARKET_TABLES, market), (ACCESS_TABLES, access)):
             async with store._engine.begin_read(Lane.BATCH) as db:
                 for table in tables:
-                    held = [dict(row) for row in await db.execute(f"SELECT * FROM {table}")]  # type: ignore[call-overload]
+                    held = [dict(row) for row in await db.execute(f"SELECT * FROM {table}")]
                     rows[table] = sorted(repr(sorted(row.items())) for row in held)
     return rows
 

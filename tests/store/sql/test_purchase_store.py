@@ -243,7 +243,7 @@ async def test_a_sandbox_checkout_is_settled_once(access: AccessStore) -> None:
     assert await access.find_sandbox_session("sb_2") is None
     assert await access.find_sandbox_session("sb_1") == SESSION
     for status in ("paid", "cancelled"):
-        await access.settle_sandbox_session("sb_1", status)  # type: ignore[arg-type]
+        await access.settle_sandbox_session("sb_1", status)
         assert await access.find_sandbox_session("sb_1") == replace(SESSION, status="paid")
 
 
@@ -497,7 +497,7 @@ async def test_claims_of_a_mailbox_are_those_not_redeemed_newest_first(
         await access.create_claim(replace(make_other_claim(number)[0], created_at=NOW + number))
     changes = ({"provider": "sandbox"}, {"mode": "test"}, {"contact_email": "b@example.com"})
     for number, changed in enumerate(changes, start=6):
-        await access.create_claim(replace(make_other_claim(number)[0], **changed))  # type: ignore[arg-type]
+        await access.create_claim(replace(make_other_claim(number)[0], **changed))
     found = await access.list_unredeemed_claims("A@EXAMPLE.com", "stripe", "live", 3)
     assert [claim.id for claim in found] == ["claim5", "claim4", "claim3"]
     assert found[0] == replace(make_other_claim(5)[0], created_at=NOW + 5)
