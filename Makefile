@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+UV := $(BIN)/uv pip
 # The tests start many processes: without cached bytecode each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 # Empty unless PYTHON came from the command line or the environment.
@@ -12,10 +13,11 @@ RUNTIME := $(VENV)/installed
 LIVE := $(VENV)/installed-live
 DEV := $(VENV)/installed-dev
 # Tests of the parts that depend on the version of Python: SQLite, asyncio, schemas, commands,
-# processes. What is built of these, such as pages and purchases, and PostgreSQL repeat them.
-FAST := tests/compute/test_executor.py tests/mcp_server tests/serving tests/service/commands/test_cli.py \
+# processes. What is built of these, such as tools, pages and purchases, and PostgreSQL repeat them.
+FAST := tests/compute/test_executor.py tests/mcp_server/test_endpoint.py \
+  tests/mcp_server/test_protocol_legs.py tests/serving tests/service/commands/test_cli.py \
   tests/service/config tests/service/http tests/service/processes tests/store/sql tests/store/sqlite
-LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+LOCK := $(UV) compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
   --no-strip-extras pyproject.toml
 
 .PHONY: serve live test test-fast prove screenshots mutants check coverage bench docs format wheel bundle lock FORCE
@@ -31,10 +33,13 @@ $(RUNTIME): $(VENV)/pyvenv.cfg pyproject.toml requirements.lock
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
-# Most modules are never imported, so the others are compiled when they are.
-$(DEV): $(RUNTIME) requirements-dev.lock
-	$(PIP) install --no-compile --require-hashes -r requirements-dev.lock
-	touch $@
+# uv installs several times as fast as pip, and environments share the files of its cache. The lock
+# holds all that the service needs too.
+$(DEV): $(VENV)/pyvenv.cfg pyproject.toml requirements.lock requirements-dev.lock
+	sed -n '/^uv==/,/# via/p' requirements-dev.lock | $(PIP) install --require-hashes -r /dev/stdin
+	$(UV) install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	touch $(RUNTIME) $@
 
 serve: $(RUNTIME)
 	$(BIN)/signals serve
@@ -95,7 +100,7 @@ bundle: $(RUNTIME)
 	$(BIN)/python -m tools.build_bundle --url '$(URL)'
 
 # Each lock starts from the one before, and keeps the versions it already names.
-lock:
+lock: $(DEV)
 	$(LOCK) --group build -o requirements.lock
 	$(LOCK) --group dev --extra live --extra distributed --extra import --extra notify -c requirements.lock -o requirements-dev.lock
 	$(LOCK) --group build --extra live --extra notify -c requirements-dev.lock -o deploy/requirements-live.lock
