@@ -342,7 +342,7 @@ async def served(served_shared: RunningService) -> AsyncIterator[RunningService]
         yield replace(served_shared, api_key=api_key, client=client)
 
 
-ENDS_WITHIN_S = 30
+ENDS_WITHIN_S = 120
 
 
 class ServiceProcess:

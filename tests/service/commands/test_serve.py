@@ -415,17 +415,17 @@ async def served_here(
     serving = asyncio.create_task(serve(settings, clock))
     await asyncio.sleep(0)
     address = f"{settings.address}/api/v1"
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=120) as client:
         assert (await client.get(address)).status_code == 200
     yield address, serving
     if not serving.done():
         os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(serving, 30) == 0
+        assert await asyncio.wait_for(serving, 120) == 0
 
 
 async def wait_for_output(capsys: pytest.CaptureFixture[str], text: str) -> None:
     """Wait until this process has printed a text; drop what it has printed so far."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while text not in "".join(capsys.readouterr()):
             await asyncio.sleep(0.01)
 
@@ -493,7 +493,7 @@ async def test_a_server_ends_if_its_hourly_loop_dies(market):
     async with served_here(market, clock) as (address, serving):
         clock.on_read = on_read
         with pytest.raises(Unforeseen):
-            await asyncio.wait_for(serving, 30)
+            await asyncio.wait_for(serving, 120)
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(address)
@@ -544,7 +544,7 @@ async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, addre
 async def computed(client: httpx.AsyncClient, address: str, now_ms: int) -> None:
     """Wait for the run of the hour that contains a time."""
     due = format_instant(now_ms // HOUR_MS * HOUR_MS + 180_000)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             state = await client.get(f"{address}/state")
             if state.raise_for_status().json()["meta"]["as_of"] >= due:
@@ -568,7 +568,7 @@ async def key_of(folder) -> dict[str, str]:
 
 async def until_current(client: httpx.AsyncClient, address: str, headers: dict[str, str]) -> str:
     """Return the as_of of the first response that is not stale."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             answer = await client.get(f"{address}/state", headers=headers)
             meta = answer.raise_for_status().json()["meta"]

@@ -23,7 +23,7 @@ from tests.support.signals_command import find_free_port, start_signals
 
 pytestmark = [pytest.mark.clause("monitoring"), pytest.mark.usefixtures("use_single_ca")]
 
-WITHIN_S = 20.0
+WITHIN_S = 120.0
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 HEAD = (
     b"POST /api/v1/mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"

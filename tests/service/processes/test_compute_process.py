@@ -33,7 +33,7 @@ from tests.support.signals_command import (
 
 pytestmark = [pytest.mark.clause("operation"), pytest.mark.usefixtures("use_single_ca")]
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 ONE = ("serve", "--workers=1")
 
 

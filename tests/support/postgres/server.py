@@ -82,7 +82,7 @@ SETTINGS = {
 }
 # Below the kernel's ephemeral ports, so that no other socket takes one during a restart.
 PORTS = range(20_000, 32_000)
-WITHIN_S = 30
+WITHIN_S = 120
 FREEZE = """
 kill -STOP "$1"
 pids="$1 $(cat "/proc/$1/task/$1/children")"

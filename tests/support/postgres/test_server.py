@@ -30,7 +30,7 @@ with PostgresServer.start_new(shared.template) as own, own.freeze():
     print(shared.template.data.parent, shared.pid, own.pid, flush=True)
     sys.stdin.read()
 """
-WITHIN_S = 30
+WITHIN_S = 120
 
 
 @pytest.mark.prove
