@@ -67,9 +67,10 @@ screenshots: $(DEV)
 	SCREENSHOTS=.interop/screenshots $(BIN)/python -m pytest tests/browser
 
 # As in `make mutants TESTS=tests/serving SINCE=main`: breaks the lines of the files changed since.
+# SINCE may also be a folder, such as serving. COUNT=60 takes a sample.
 SINCE := HEAD~1
 mutants: $(DEV)
-	tools/mutate.sh "$(TESTS)" "$(SINCE)"
+	tools/mutate.sh "$(TESTS)" "$(SINCE)" "$(COUNT)"
 
 coverage: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove" --cov --cov-report=term:skip-covered
