@@ -1,356 +1,269 @@
-"""The right answers, computed from everything that was committed to the store."""
+"""Models answer closed questions through either format of endpoint."""
 
 import asyncio
-import re
-import tempfile
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from compute.universe import load_universe
-from evals.market import NOON, TICKERS, SettableClock, open_eval_market
-from evals.questions import UNANSWERABLE, read_questions
-from schemas.vocabulary import HOUR_MS, INDICATOR_IDS, TIMEFRAMES
-from store.market_rows import AlertRow, Batch, ChangeRow
+from evals.__main__ import format_report, main
+from evals.chats import AnthropicChat, ModelError, OpenAiChat, post
+from evals.market import SettableClock, open_eval_market
+from evals.questions import Outcome, ask_all, extract_answer, read_questions
+from store.market_rows import Batch
+from tests.support.bad_inputs import STATE, STATS
+from tests.support.example_market import make_coverage
+from tests.support.running_service import open_loopback_socket, run_app, run_service
 
 pytestmark = pytest.mark.clause("understood")
 
 
-DIRECTIONS = {1: "bullish", -1: "bearish", 0: "neutral"}
-UNIVERSE = load_universe()
-ASSETS = {ticker: UNIVERSE.by_ticker[ticker] for ticker in TICKERS}
-REMOVED = {ticker for ticker, asset in ASSETS.items() if asset.removed_on}
-FOLLOWED = {"BTC", "ETH", "BNB", "SOL", "NVDA", "TSLA"}
-# The forms of the questions, in which `{name}` stands for words, and the method that answers each.
-FORMS = {
-    (
-        "How many of the seven indicators read differently for {ticker} on {timeframe} at {a} than "
-        "at {b}?"
-    ): "count_differences",
-    (
-        "Which indicators of {ticker} on {timeframe} were {before} at {a} and {after} at {b}? "
-        "Answer with their ids."
-    ): "list_turned_indicators",
-    (
-        "Which {kind} assets had a {before} {indicator} reading on {timeframe} at {a} and a {after}"
-        " one at {b}?"
-    ): "list_turned_assets",
-    (
-        "On which {kind} assets were at least {count} indicators {side} on {timeframe} at {b}, but "
-        "not at {a}?"
-    ): "list_newly_agreeing",
-    (
-        "On how many of the days from {first} to {last}, each at 00:00 UTC, was the {indicator} "
-        "reading of {ticker} on {timeframe} {reading}?"
-    ): "count_days",
-    (
-        "Of the days from {first} to {last}, each at 12:00 UTC, which is the first on which the "
-        "{indicator} reading of {ticker} on {timeframe} was {reading}?"
-    ): "find_first_day",
-    (
-        "An hour before the newest change of {changed} for {ticker} on {timeframe} was published, "
-        "what did {indicator} read there?"
-    ): "read_before_change",
-    (
-        "How many changes of {ticker} on {timeframe} were published after {a} and up to {b}, and "
-        "what did {indicator} read there at the end?"
-    ): "count_changes",
-    (
-        "How many {action} alerts did {ticker} have on {timeframe} after {a} and up to {b}, and "
-        "what did {indicator} read there at the end?"
-    ): "count_alerts",
-    (
-        "Which class had the largest share of {reading} readings on {timeframe} at {a}: crypto, "
-        "stock or metal?"
-    ): "find_largest_share",
-    (
-        "Did {first} and {second} have the same {indicator} reading on {timeframe} at each of {a}, "
-        "{b} and {c}? Answer yes or no."
-    ): "compare_pair",
-    (
-        "Under which ticker does the removed {removed} continue, and what did {indicator} read for "
-        "it on {timeframe} at {a}?"
-    ): "read_successor",
-    (
-        "Which asset ranks first in the flips of the last {hours} hours on {timeframe}, and what "
-        "did {indicator} read for it on that timeframe at {a}?"
-    ): "read_top_flip",
-    (
-        "Of the assets that alert engines follow, which had a {reading} {indicator} reading on "
-        "{timeframe} at {a}?"
-    ): "list_followed",
-    "What did {indicator} read for {ticker} on {timeframe} at {a}?": "read_if_listed",
-    "What will {indicator} read for {ticker} on {timeframe} at {a}?": "read_if_listed",
-    "Are the prices of this service those of a real market? Answer yes or no.": "check_if_real",
-    "Are the readings of {ticker} up to date now? Answer yes or no.": "check_if_fresh",
-    "How many whole minutes ago were the readings computed?": "measure_age",
-    "Which key replaces the outdated key {key} of {ticker}?": "read_replacement",
-    "When did the last bar of {ticker} close? Answer as 2026-01-31 23:00.": "find_last_bar",
-    (
-        "Which assets of the board were removed, so that their readings no longer change?"
-    ): "list_removed",
+# Answered from the small market of the other tests; its right answer is no.
+QUESTION = replace(next(q for q in read_questions() if q.kind == "data"), tools={STATE})
+READ_BTC = [(STATE, {"ticker": "BTC"})]
+FORMATS = {
+    "openai": (OpenAiChat, "/v1/chat/completions"),
+    "anthropic": (AnthropicChat, "/v1/messages"),
 }
 
-Cells = dict[tuple[str, str], str]
+
+@asynccontextmanager
+async def open_ask(folder, endpoint, form="openai", sleep=None):
+    """Yield a function that asks QUESTION of a model behind the endpoint."""
+    chat, path = FORMATS[form]
+    async with run_service(folder, make_coverage()) as served:
+        with open_loopback_socket() as bound:
+            url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+            async with run_app(endpoint.app, bound), httpx.AsyncClient() as client:
+                send = partial(post, client, url, {"x-api-key": "secret"}, sleep=sleep)
+                served.client.headers.update(served.key_headers)
+                open_chat = partial(chat, "small-model")
+                yield lambda: ask_all(served.client, served.clock, [QUESTION], open_chat, send)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+async def test_a_model_calls_tools_and_answers(tmp_path, form):
+    endpoint = ChatEndpoint([READ_BTC, "It is simulated.\n<answer> No </answer>"])
+    async with open_ask(tmp_path, endpoint, form) as ask:
+        (outcome,) = await ask()
+    assert outcome.is_right
+    assert [(call.tool, call.problem) for call in outcome.calls] == [(STATE, None)]
+    assert outcome.calls[0].characters > 500
+    first, second = endpoint.bodies
+    assert first["model"] == "small-model"
+    assert len(first["tools"]) == 7
+    assert "simulated" in json.dumps(second["messages"][-1])
+    assert endpoint.headers[0]["x-api-key"] == "secret"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.prove
+async def test_wrong_tools_and_bad_arguments_are_counted(tmp_path, form):
+    calls = [
+        ("signals_get_weather", {}),
+        (STATS, {}),
+        (STATE, {"ticker": "BTX"}),
+        (STATE, {"coin": 1}),
+    ]
+    async with open_ask(tmp_path, ChatEndpoint([calls, "<answer>yes</answer>"]), form) as ask:
+        outcomes = await ask()
+    (outcome,) = outcomes
+    assert not outcome.is_right
+    problems = [call.problem for call in outcome.calls]
+    assert problems == ["wrong_tool", "wrong_tool", "bad_arguments", "bad_arguments"]
+    assert "expected 'no', got 'yes'" in format_report(outcomes)
+
+
+@pytest.mark.prove
+async def test_arguments_that_are_no_json_are_bad_arguments(tmp_path):
+    endpoint = ChatEndpoint([[(STATE, "{ticker: BTC")], "<answer>no</answer>"])
+    async with open_ask(tmp_path, endpoint) as ask:
+        (outcome,) = await ask()
+    assert outcome.is_right
+    assert [call.problem for call in outcome.calls] == ["bad_arguments"]
+
+
+@pytest.mark.prove
+async def test_a_model_that_never_answers_is_stopped(tmp_path):
+    async with open_ask(tmp_path, ChatEndpoint([READ_BTC] * 30)) as ask:
+        (outcome,) = await ask()
+    assert outcome.answer == ""
+    assert len(outcome.calls) == 25
+
+
+@pytest.mark.prove
+async def test_a_busy_endpoint_is_asked_again_when_it_says(tmp_path):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    endpoint = ChatEndpoint(["<answer>no</answer>"], failures=[429, 503])
+    async with open_ask(tmp_path, endpoint, sleep=sleep) as ask:
+        (outcome,) = await ask()
+    assert outcome.is_right
+    assert slept == [7, 7]
+
+
+@pytest.mark.prove
+async def test_an_endpoint_that_refuses_is_an_error_with_its_text(tmp_path):
+    async with open_ask(tmp_path, ChatEndpoint([], failures=[401])) as ask:
+        with pytest.raises(ModelError, match="answered 401: busy; check the address, the key"):
+            await ask()
+
+
+def test_the_last_answer_of_a_text_counts():
+    assert extract_answer("<answer>a</answer> or <answer>\nb</answer>") == "b"
+    assert extract_answer("I do not know") == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("XPD, XPT", True),
+        ("xpt,xpd.", True),
+        ("XPD", False),
+        ("XPD, XPT, XAU", False),
+        ("", False),
+    ],
+)
+def test_an_answer_is_compared_in_any_case_and_order(answer, right):
+    assert Outcome(replace(QUESTION, answer="XPD, XPT"), answer).is_right is right
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--openai", "http://127.0.0.1:9/v1"], "--model"),
+        (["--openai", "http://127.0.0.1:9", "--model", "m", "--only", "x"], "names no question"),
+        (["--model", "m"], "one of the arguments --openai --anthropic is required"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_explained(capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.prove
+async def test_the_command_reports_the_answers_of_a_model(capsys, tmp_path):
+    answers = tmp_path / "answers.json"
+    endpoint = ChatEndpoint(["<answer>no</answer>"])
+    environ = {"OPENAI_API_KEY": "secret"}
+    with open_loopback_socket() as bound:
+        async with run_app(endpoint.app, bound):
+            url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+            arguments = ["--openai", url, "--model", "m", "--only", "data-1"]
+            arguments += ["--json", str(answers)]
+            assert await asyncio.to_thread(main, arguments, environ) == 0
+    assert endpoint.headers[0]["authorization"] == "Bearer secret"
+    assert "all" in capsys.readouterr().out
+    assert json.loads(answers.read_text())[0]["right"] is True
+
+
+@pytest.mark.prove
+def test_a_model_that_cannot_be_reached_is_one_line(capsys):
+    assert main(["--anthropic", "http://127.0.0.1:9", "--model", "m", "--only", "data-1"], {}) == 2
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+Calls = list[tuple[str, Any]]
 
 
 @dataclass
-class Truths:
-    """All changes and alerts of the market, and the answers that follow from them."""
+class ChatEndpoint:
+    """The app, its scripted replies, and the requests that it received.
 
-    changes: list[ChangeRow] = field(default_factory=list)
-    alerts: list[AlertRow] = field(default_factory=list)
+    `failures` are statuses with which it answers first.
+    """
 
-    def add(self, batch: Batch) -> None:
-        self.changes += batch.changes
-        self.alerts += batch.alerts
+    replies: list[str | Calls]
+    failures: list[int] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
-    def find_answer(self, text: str, now: int) -> str:
-        """Return the right answer to a question of one of the forms; else it has none."""
-        for form, name in FORMS.items():
-            match = re.fullmatch(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(form)), text)
-            if match is not None:
-                answer: str = getattr(self, name)(now, **match.groupdict())
-                return answer
-        return UNANSWERABLE
+    @property
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/v1/messages", self._send_message, methods=["POST"]),
+            ]
+        )
 
-    def board(self, at: int, timeframe: str) -> Cells:
-        """Return the readings of tracked assets on a timeframe at an epoch ms."""
-        return {
-            (row.ticker, row.indicator): DIRECTIONS[row.after]
-            for row in self.changes
-            if row.created_at <= at
-            and row.timeframe == timeframe
-            and row.indicator in INDICATOR_IDS
-            and row.ticker not in REMOVED
-        }
+    async def _complete(self, request: Request) -> Response:
+        reply = await self._record(request)
+        return reply if isinstance(reply, Response) else JSONResponse(to_openai(reply))
 
-    def published(self, ticker: str, timeframe: str) -> Iterator[ChangeRow]:
-        for row in self.changes:
-            if row.published and (row.ticker, row.timeframe) == (ticker, timeframe):
-                yield row
+    async def _send_message(self, request: Request) -> Response:
+        reply = await self._record(request)
+        return reply if isinstance(reply, Response) else JSONResponse(to_anthropic(reply))
 
-    def count_differences(self, now: int, ticker: str, timeframe: str, a: str, b: str) -> str:
-        first, second = self.board(ms(a), timeframe), self.board(ms(b), timeframe)
-        return str(sum(first.get((ticker, i)) != second.get((ticker, i)) for i in INDICATOR_IDS))
+    async def _record(self, request: Request) -> str | Calls | Response:
+        self.bodies.append(await request.json())
+        self.headers.append(dict(request.headers))
+        if self.failures:
+            return Response("busy", self.failures.pop(0), {"retry-after": "7"})
+        return self.replies.pop(0)
 
-    def list_turned_indicators(
-        self, now: int, ticker: str, timeframe: str, before: str, a: str, after: str, b: str
-    ) -> str:
-        cells = self.turned(timeframe, before, a, after, b)
-        return join({indicator for found, indicator in cells if found == ticker})
 
-    def list_turned_assets(
-        self,
-        now: int,
-        kind: str,
-        indicator: str,
-        timeframe: str,
-        before: str,
-        a: str,
-        after: str,
-        b: str,
-    ) -> str:
-        cells = self.turned(timeframe, before, a, after, b)
-        return join({t for t, i in cells if i == indicator and ASSETS[t].asset_class == kind})
+def to_openai(reply: str | Calls) -> dict[str, Any]:
+    if isinstance(reply, str):
+        return {"choices": [{"message": {"role": "assistant", "content": reply}}]}
+    calls = [
+        {"id": f"call_{number}", "type": "function", "function": {"name": tool, "arguments": text}}
+        for number, (tool, arguments) in enumerate(reply)
+        for text in [arguments if isinstance(arguments, str) else json.dumps(arguments)]
+    ]
+    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
 
-    def turned(
-        self, timeframe: str, before: str, a: str, after: str, b: str
-    ) -> set[tuple[str, str]]:
-        first, second = self.board(ms(a), timeframe), self.board(ms(b), timeframe)
-        return {cell for cell in first if (first[cell], second[cell]) == (before, after)}
 
-    def list_newly_agreeing(
-        self, now: int, kind: str, count: str, side: str, timeframe: str, a: str, b: str
-    ) -> str:
-        def find_agreeing(at: str) -> set[str]:
-            board = self.board(ms(at), timeframe)
-            agreeing = [ticker for (ticker, _), reading in board.items() if reading == side]
-            return {
-                ticker
-                for ticker in agreeing
-                if agreeing.count(ticker) >= int(count) and ASSETS[ticker].asset_class == kind
-            }
-
-        return join(find_agreeing(b) - find_agreeing(a))
-
-    def count_days(
-        self,
-        now: int,
-        first: str,
-        last: str,
-        indicator: str,
-        ticker: str,
-        timeframe: str,
-        reading: str,
-    ) -> str:
-        days = list_days(first, last)
-        found = [self.board(ms(f"{day} 00:00 UTC"), timeframe)[ticker, indicator] for day in days]
-        return str(found.count(reading))
-
-    def find_first_day(
-        self,
-        now: int,
-        first: str,
-        last: str,
-        indicator: str,
-        ticker: str,
-        timeframe: str,
-        reading: str,
-    ) -> str:
-        for day in list_days(first, last):
-            if self.board(ms(f"{day} 12:00 UTC"), timeframe)[ticker, indicator] == reading:
-                return day
-        return "none"
-
-    def read_before_change(
-        self, now: int, changed: str, ticker: str, timeframe: str, indicator: str
-    ) -> str:
-        rows = [row for row in self.published(ticker, timeframe) if row.indicator == changed]
-        return self.board(rows[-1].created_at - HOUR_MS, timeframe)[ticker, indicator]
-
-    def count_changes(
-        self, now: int, ticker: str, timeframe: str, a: str, b: str, indicator: str
-    ) -> str:
-        rows = [r for r in self.published(ticker, timeframe) if ms(a) < r.created_at <= ms(b)]
-        return f"{len(rows)}, {self.board(ms(b), timeframe)[ticker, indicator]}"
-
-    def count_alerts(
-        self, now: int, action: str, ticker: str, timeframe: str, a: str, b: str, indicator: str
-    ) -> str:
-        found = [
-            row
-            for row in self.alerts
-            if (row.ticker, row.timeframe, row.action) == (ticker, timeframe, action)
-            and ms(a) < row.created_at <= ms(b)
+def to_anthropic(reply: str | Calls) -> dict[str, Any]:
+    if isinstance(reply, str):
+        return {"content": [{"type": "text", "text": reply}]}
+    return {
+        "content": [
+            {"type": "tool_use", "id": f"toolu_{number}", "name": tool, "input": arguments}
+            for number, (tool, arguments) in enumerate(reply)
         ]
-        return f"{len(found)}, {self.board(ms(b), timeframe)[ticker, indicator]}"
-
-    def find_largest_share(self, now: int, reading: str, timeframe: str, a: str) -> str:
-        board = self.board(ms(a), timeframe)
-        shares = {}
-        for kind in ("crypto", "stock", "metal"):
-            found = [r for (ticker, _), r in board.items() if ASSETS[ticker].asset_class == kind]
-            shares[found.count(reading) / len(found)] = kind
-        assert len(shares) == 3
-        return shares[max(shares)]
-
-    def compare_pair(
-        self,
-        now: int,
-        first: str,
-        second: str,
-        indicator: str,
-        timeframe: str,
-        a: str,
-        b: str,
-        c: str,
-    ) -> str:
-        boards = [self.board(ms(at), timeframe) for at in (a, b, c)]
-        same = [board[first, indicator] == board[second, indicator] for board in boards]
-        return "yes" if all(same) else "no"
-
-    def read_successor(self, now: int, removed: str, indicator: str, timeframe: str, a: str) -> str:
-        successor = str(ASSETS[removed].continues_as)
-        return f"{successor}, {self.board(ms(a), timeframe)[successor, indicator]}"
-
-    def read_top_flip(self, now: int, timeframe: str, hours: str, indicator: str, a: str) -> str:
-        after = NOON - int(hours) * HOUR_MS
-        newest = {
-            (row.ticker, row.indicator): row.after
-            for row in self.changes
-            if row.published
-            and row.timeframe == timeframe
-            and row.created_at > after
-            and row.ticker not in REMOVED
-        }
-        scores = {
-            ticker: max(
-                sum(after == side for (found, _), after in newest.items() if found == ticker)
-                for side in (1, -1)
-            )
-            for ticker, _ in newest
-        }
-        (top,) = [t for t, score in scores.items() if score == max(scores.values())]
-        return f"{top}, {self.board(ms(a), timeframe)[top, indicator]}"
-
-    def list_followed(self, now: int, reading: str, indicator: str, timeframe: str, a: str) -> str:
-        board = self.board(ms(a), timeframe)
-        return join({ticker for ticker in FOLLOWED if board.get((ticker, indicator)) == reading})
-
-    def read_if_listed(self, now: int, indicator: str, ticker: str, timeframe: str, a: str) -> str:
-        is_known = indicator in INDICATOR_IDS and timeframe in TIMEFRAMES and ticker in ASSETS
-        if not is_known or not NOON - 30 * 24 * HOUR_MS <= ms(a) <= now:
-            return UNANSWERABLE
-        return self.board(ms(a), timeframe)[ticker, indicator]
-
-    def check_if_real(self, now: int) -> str:
-        return "no"
-
-    def check_if_fresh(self, now: int, ticker: str) -> str:
-        return "no" if now >= NOON + 2 * HOUR_MS or ticker in REMOVED else "yes"
-
-    def measure_age(self, now: int) -> str:
-        return str((now - NOON) // 60_000)
-
-    def read_replacement(self, now: int, key: str, ticker: str) -> str:
-        return {"dexter": "enzo"}[key]
-
-    def find_last_bar(self, now: int, ticker: str) -> str:
-        # The clock stands at noon in UTC, before the exchange opens.
-        return "2026-09-29 20:00" if ASSETS[ticker].asset_class == "stock" else "2026-09-30 12:00"
-
-    def list_removed(self, now: int) -> str:
-        return join(REMOVED)
+    }
 
 
-def ms(time: str) -> int:
-    """Return the epoch ms of a time as questions write it."""
-    return int(datetime.strptime(time, "%Y-%m-%d %H:%M UTC").replace(tzinfo=UTC).timestamp()) * 1000
-
-
-def list_days(first: str, last: str) -> list[str]:
-    days = [date.fromisoformat(first)]
-    while str(days[-1]) < last:
-        days.append(days[-1] + timedelta(days=1))
-    return [str(day) for day in days]
-
-
-def join(names: set[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
-QUESTIONS = read_questions()
-
-
-@pytest.fixture(scope="module")
-def truths() -> Truths:
-    """What the store says."""
-    truths = Truths()
-
-    async def fill() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            async with open_eval_market(Path(folder), SettableClock(), truths.add):
-                pass
-
-    asyncio.run(fill())
-    return truths
+# Of all changes and alerts of the market. The answers to the questions were computed from these
+# by a program, which the history of this file still has: use it again if the market changes.
+MARKET_DIGEST = "1e6b343d8c907d8a71031833ab43a1a42a73874b626a508b23dce9ade13e7b3c"
 
 
 def test_there_are_forty_closed_questions_and_others():
-    assert Counter(q.kind for q in QUESTIONS) == {"closed": 40, "unanswerable": 6, "data": 8}
-    assert (
-        len({q.id for q in QUESTIONS})
-        == len({(q.text, q.now) for q in QUESTIONS})
-        == len(QUESTIONS)
-    )
+    questions = read_questions()
+    kinds = Counter(question.kind for question in questions)
+    assert kinds == {"closed": 40, "unanswerable": 6, "data": 8}
+    assert len({question.id for question in questions}) == len(questions)
+    assert len({(question.text, question.now) for question in questions}) == len(questions)
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
 @pytest.mark.prove
-def test_an_answer_follows_from_the_stored_changes(truths, question):
-    assert question.answer == truths.find_answer(question.text, question.now)
+async def test_the_answers_are_those_of_this_market(tmp_path):
+    digest = hashlib.sha256()
+
+    def add(batch: Batch) -> None:
+        for row in batch.changes:
+            cell = (row.ticker, row.indicator, row.timeframe, row.before, row.after)
+            digest.update(repr((cell, row.created_at, row.published)).encode())
+        for alert in batch.alerts:
+            place = (alert.ticker, alert.indicator, alert.timeframe)
+            digest.update(repr((place, alert.action, alert.created_at)).encode())
+
+    async with open_eval_market(tmp_path, SettableClock(), add):
+        pass
+    assert digest.hexdigest() == MARKET_DIGEST

@@ -1,5 +1,7 @@
 """Third-party clients list the tools, call all of them and receive every kind of error.
 
+Frameworks rewrite tool schemas for model providers without losing constraints.
+
 A client is a script that reads a plan and writes a report, both JSON, of these shapes:
 
     {"url": ..., "bridge": [words of the command for stdio], "sessions": [
@@ -47,23 +49,22 @@ PAGE = (ROOT / "docs" / "agents.md").read_text()
 
 @dataclass(frozen=True)
 class Client:
-    """A client script, and the mode in which it negotiates the protocol if it has several.
+    """A client script, and its mode if it has several.
 
     `is_structured` says that it passes on structured results, `is_modern` that it uses revision
-    2026-07-28. `pinned_as` is the list of requirements that pins it, by default its name.
+    2026-07-28.
     """
 
     name: str
     mode: str = ""
     is_structured: bool = True
     is_modern: bool = False
-    pinned_as: str = ""
 
     def command(self) -> tuple[list[str], Path]:
         """Return the command of the client and its working folder."""
-        if (INTEROP_FOLDER / "python" / f"{self.name}.py").exists():
-            script = INTEROP_FOLDER / "python" / f"{self.name}.py"
-            python = get_python_environment(self.pinned_as or self.name)
+        script = INTEROP_FOLDER / "python" / f"{self.name}.py"
+        if script.exists():
+            python = get_python_environment(self.name)
             return [str(python), str(script), *self.mode.split()], INTEROP_FOLDER
         folder = get_node_environment()
         node = str(folder / "node_modules" / ".bin" / "node")
@@ -232,3 +233,75 @@ def parse_error(result: dict[str, Any]) -> tuple[str, str]:
     error = json.loads(text[text.index("{") : text.rindex("}") + 1])
     assert error["docs"].startswith("http")
     return error["error"], error["message"]
+
+
+Schemas = dict[str, dict[str, Any]]
+
+
+async def listed(served) -> Schemas:
+    tools = (await served.rpc("tools/list"))["result"]["tools"]
+    return {tool["name"]: tool["inputSchema"] for tool in tools}
+
+
+async def converted(framework, served) -> dict[str, Schemas]:
+    """Return the schemas that a framework sends to models, by its modes."""
+    report = await reported(Client(framework, "schemas"), served, (None, []))
+    ways: dict[str, Schemas] = report["sessions"][0]["tools"]
+    return ways
+
+
+def lost(schemas: Schemas, made: Schemas) -> list[tuple[str, str, str]]:
+    """Return (tool, argument, keyword) of every constraint that got lost.
+
+    One survives if its keyword is still in the schema, or if the description states it.
+    """
+    return [
+        (tool, name, keyword)
+        for tool, schema in schemas.items()
+        for name, argument in schema["properties"].items()
+        for keyword, value in argument.items()
+        if not is_said(keyword, value, made[tool]["properties"].get(name, {}))
+    ]
+
+
+def is_said(keyword: str, value: Any, argument: dict[str, Any]) -> bool:
+    words = argument.get("description", "")
+    in_words = {
+        "description": words.startswith(str(value)),
+        "default": f"Default {value}." in words,
+        "format": f"(format: {value})" in words,
+        "maxLength": f"(maxLength={value})" in words,
+    }
+    return argument.get(keyword) == value or in_words.get(keyword, False)
+
+
+def all_required(schemas: Schemas) -> Schemas:
+    return {
+        tool: {**schema, "required": list(schema["properties"])} for tool, schema in schemas.items()
+    }
+
+
+def without(schemas: Schemas, keyword: str) -> Schemas:
+    return {
+        tool: {key: value for key, value in schema.items() if key != keyword}
+        for tool, schema in schemas.items()
+    }
+
+
+async def test_openais_agents_change_nothing_but_that_strict_mode_requires_every_argument(served):
+    schemas = await listed(served)
+    ways = await converted("openai_agents", served)
+    assert ways["as it is"] == schemas
+    assert ways["strict"] == all_required(schemas)
+
+
+async def test_pydantic_ai_moves_unsupported_keywords_into_the_description(served):
+    schemas = await listed(served)
+    ways = await converted("pydantic_agent", served)
+    assert ways["openai"] == schemas
+    for made in ways.values():
+        assert lost(schemas, made) == []
+    required, rest = all_required(schemas), without(schemas, "properties")
+    assert without(ways["openai strict"], "properties") == without(required, "properties")
+    assert without(ways["google"], "properties") == rest
+    assert without(ways["google live"], "properties") == without(rest, "additionalProperties")

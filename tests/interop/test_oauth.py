@@ -26,16 +26,16 @@ pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 ENDS_WITHIN_S = 120
 CALLS: list[tuple[str, dict[str, Any]]] = [(STATE, {"ticker": "BTC"}), (CATALOG, {})]
 CLIENTS = [
-    Client("mcp_1_oauth", pinned_as="mcp_1"),
-    Client("mcp_2_oauth", pinned_as="mcp_2"),
-    Client("fastmcp_4_oauth", pinned_as="fastmcp_4"),
+    Client("mcp_1", "oauth"),
+    Client("mcp_2", "oauth"),
+    Client("fastmcp_4", "oauth"),
     Client("authlib_1"),
     Client("sdk_1_oauth"),
     Client("client_2_oauth"),
     Client("mcp_remote_oauth"),
 ]
 CLIENTS_WITH_DOCUMENTS = [
-    client for client in CLIENTS if client.name in {"mcp_2_oauth", "client_2_oauth"}
+    client for client in CLIENTS if client.name in {"mcp_2", "client_2_oauth"}
 ]
 
 

@@ -30,8 +30,15 @@ from service.config.stores import open_both
 from store.postgres.access_store import open_postgres_access
 from store.postgres.market_store import open_postgres_market
 from tests.conftest import MAJORS
-from tests.scaling.clients import Caller, CallTotals, FeedReader, QuotaSpender, parse_ms, wait_until
-from tests.scaling.fleet import Fleet
+from tests.scaling.fleet import (
+    Caller,
+    CallTotals,
+    FeedReader,
+    Fleet,
+    QuotaSpender,
+    parse_ms,
+    wait_until,
+)
 from tests.scaling.nodes import ServiceNode
 from tests.support.postgres.server import PostgresServer, cut_sessions
 from tests.support.running_service import Transport

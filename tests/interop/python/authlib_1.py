@@ -3,8 +3,7 @@
 import httpx
 from authlib.common.security import generate_token
 from authlib.integrations.httpx_client import AsyncOAuth2Client
-from browser import Browser
-from plan import build_entry, report
+from plan import Browser, build_entry, report
 
 HEADERS = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-06-18"}
 

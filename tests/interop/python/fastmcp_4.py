@@ -1,8 +1,13 @@
-"""FastMCP's client, in the mode of its argument; it raises an exception if a call is refused."""
+"""FastMCP's client, in the mode of its argument; it raises an exception if a call is refused.
 
+In the mode `oauth` its user signs in; the test sets BROWSER, so that it opens no window.
+"""
+
+import os
 import sys
 
 from fastmcp import Client
+from fastmcp.client.auth import OAuth
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 from plan import build_entry, report
@@ -11,9 +16,16 @@ MODE = sys.argv[1]
 
 
 async def session(url, headers, calls):
-    async with Client(StreamableHttpTransport(url, headers=headers), mode=MODE) as client:
+    async with create_client(url, headers) as client:
         tools = [tool.name for tool in await client.list_tools()]
         return tools, [await called(client, call) for call in calls]
+
+
+def create_client(url, headers):
+    if MODE != "oauth":
+        return Client(StreamableHttpTransport(url, headers=headers), mode=MODE)
+    document = os.environ.get("CLIENT_METADATA_URL")
+    return Client(url, auth=OAuth(client_metadata_url=document) if document else "oauth")
 
 
 async def called(client, call):

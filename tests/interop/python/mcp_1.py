@@ -1,13 +1,18 @@
-"""The official SDK's client, version 1."""
+"""The official SDK's client, version 1; with the argument `oauth`, its user signs in."""
+
+import sys
 
 from mcp import ClientSession
+from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamablehttp_client
-from plan import build_entry, report
+from mcp.shared.auth import OAuthClientMetadata
+from plan import Browser, MemoryStorage, build_entry, report
 
 
 async def session(url, headers, calls):
+    auth = await open_auth(url) if sys.argv[1:] == ["oauth"] else None
     async with (
-        streamablehttp_client(url, headers=headers) as (read, write, _),
+        streamablehttp_client(url, headers=headers, auth=auth) as (read, write, _),
         ClientSession(read, write) as client,
     ):
         await client.initialize()
@@ -17,6 +22,17 @@ async def session(url, headers, calls):
         build_entry(result.isError, result.content[0].text, result.structuredContent)
         for result in results
     ]
+
+
+async def open_auth(url):
+    browser = Browser()
+    metadata = OAuthClientMetadata(client_name="mcp 1", redirect_uris=[await browser.listen()])
+
+    async def wait_for_code():
+        answer = await browser.wait_for_answer()
+        return answer["code"], answer["state"]
+
+    return OAuthClientProvider(url, metadata, MemoryStorage(), browser.open, wait_for_code)
 
 
 report("mcp", session)

@@ -1,8 +1,21 @@
-"""An agent of OpenAI's SDK with a scripted model that makes one call of a plan per turn."""
+"""An agent of OpenAI's SDK with a scripted model that makes one call of a plan per turn.
+
+With the argument `schemas` it reports the tool schemas that the SDK sends to a model, by default
+and in strict mode.
+"""
 
 import json
+import sys
 
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    RunConfig,
+    RunContextWrapper,
+    Runner,
+    Usage,
+)
 from agents.mcp import MCPServerStreamableHttp
 from openai.types.responses import (
     ResponseFunctionToolCall,
@@ -60,4 +73,17 @@ def text_of(output):
     return output if isinstance(output, str) else "".join(part["text"] for part in output)
 
 
-report("openai-agents", session)
+async def convert(url, headers, calls):
+    async with MCPServerStreamableHttp({"url": url, "headers": headers}) as server:
+        return {"as it is": await sent(server, False), "strict": await sent(server, True)}, []
+
+
+async def sent(server, is_strict):
+    config = {"convert_schemas_to_strict": is_strict}
+    agent = Agent("caller", mcp_servers=[server], mcp_config=config)
+    tools = await agent.get_mcp_tools(RunContextWrapper(None))
+    assert all(tool.strict_json_schema is is_strict for tool in tools)
+    return {tool.name: tool.params_json_schema for tool in tools}
+
+
+report("openai-agents", convert if sys.argv[1:] == ["schemas"] else session)

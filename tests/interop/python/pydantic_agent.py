@@ -1,10 +1,17 @@
-"""An agent of Pydantic AI with a scripted model that makes one call of a plan per turn."""
+"""An agent of Pydantic AI with a scripted model that makes one call of a plan per turn.
+
+With the argument `schemas` it reports the tool schemas that it sends to models, by provider.
+"""
+
+import sys
+from dataclasses import replace
 
 from plan import build_entry, report
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.profiles import google, openai
 
 
 async def session(url, headers, calls):
@@ -32,4 +39,30 @@ def answers(messages):
     ]
 
 
-report("pydantic-ai-slim", session)
+async def convert(url, headers, calls):
+    toolset = MCPToolset(url, headers=headers)
+    return {
+        "openai": await sent(toolset, openai.OpenAIJsonSchemaTransformer),
+        "openai strict": await sent(toolset.prepared(strict), openai.OpenAIJsonSchemaTransformer),
+        "google": await sent(toolset, google.GoogleJsonSchemaTransformer),
+        "google live": await sent(toolset, google.GoogleOpenAPISchemaTransformer),
+    }, []
+
+
+def strict(context, tools):
+    return [replace(tool, strict=True) for tool in tools]
+
+
+async def sent(toolset, transformer):
+    schemas = {}
+
+    def answer(messages, info):
+        schemas.update((tool.name, tool.parameters_json_schema) for tool in info.function_tools)
+        return ModelResponse([TextPart("Done.")])
+
+    model = FunctionModel(answer, profile={"json_schema_transformer": transformer})
+    await Agent(model, toolsets=[toolset]).run("Go on.")
+    return schemas
+
+
+report("pydantic-ai-slim", convert if sys.argv[1:] == ["schemas"] else session)
