@@ -32,6 +32,7 @@ from tests.support.running_service import (
     skip_sleep,
 )
 from tests.support.signals_command import (
+    SAYS_WITHIN_S,
     RunningCommand,
     find_free_port,
     list_rows,
@@ -140,11 +141,13 @@ async def called_until_killed(
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 while True:
                     next(sent)
-                    assert await connection.call() == 200
-                    if next(answered) == after:
+                    # A busy service refuses calls that wait for too long, and does not count them.
+                    status = await connection.call()
+                    assert status in (200, 429)
+                    if status == 200 and next(answered) == after:
                         process.process.kill()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SAYS_WITHIN_S):
         await asyncio.gather(*(call_on(FACES[n % 2]) for n in range(CONNECTIONS)))
     return next(answered), next(sent)
 
@@ -173,7 +176,7 @@ async def called_together(api_key: str, ports: Sequence[int], times: int) -> lis
         async with connected(port, transport, api_key, STATE) as connection:
             return [await connection.call() for _ in range(times)]
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SAYS_WITHIN_S):
         pending_calls = [
             call_on(port, transport) for port in ports for transport in FACES for _ in range(4)
         ]

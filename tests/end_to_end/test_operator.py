@@ -287,7 +287,7 @@ def serve_until_ready(checkout: Path, port: str) -> tuple[float, list[str]]:
     process = RunningCommand.start(checkout, "make", "--silent", "serve", env=env)
     try:
         process.wait_for_line("--header")
-        process.wait_until_caught_up(120)
+        process.wait_until_caught_up()
         manifest = httpx.get(f"http://127.0.0.1:{port}/api/v1").json()
         took = time.monotonic() - began
         assert f"  {manifest['mcp']['registration']}\n" in process.printed

@@ -75,7 +75,7 @@ def test_served_from_an_empty_folder_it_answers_every_tool(wheel: Path, tmp_path
     process = RunningCommand.start(folder, str(signals), "serve", env=env)
     try:
         process.wait_for_line("--header")
-        process.wait_until_caught_up(120)
+        process.wait_until_caught_up()
         created = subprocess.run(
             [signals, "keys", "create", "--label", "tests"],
             cwd=folder,
@@ -85,7 +85,8 @@ def test_served_from_an_empty_folder_it_answers_every_tool(wheel: Path, tmp_path
             check=True,
         )
         headers = {"Authorization": f"Bearer {created.stdout.strip()}"}
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
             for tool in TOOLS:
                 assert call(client, tool.name).get("isError") is not True, tool.name
             for path in ("/", "/docs", "/legal", "/sign-in", "/api/v1/openapi.json"):

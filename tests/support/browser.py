@@ -47,6 +47,7 @@ COLOURS = """
 """
 
 
+WITHIN_MS = 180_000
 # Visible elements beyond the right edge of the screen, unless the keyboard can scroll there.
 OFF_SCREEN = """
 () => [...document.body.querySelectorAll("*")]
@@ -178,6 +179,8 @@ async def open_tab(
         color_scheme=scheme,
         java_script_enabled=is_scripted,
     )
+    # A page of a busy machine may take longer than the default of 30 seconds.
+    page.set_default_timeout(WITHIN_MS)
     try:
         await page.context.add_cookies([*cookies])
         yield BrowserWindow(page, is_scripted)

@@ -27,7 +27,8 @@ export async function report(client, session, way = "") {
 }
 
 export async function listAndCall(client, transport, calls) {
-  await client.connect(transport);
+  // A proxy answers only once its user has signed in.
+  await client.connect(transport, { timeout: 600_000 });
   const { tools } = await client.listTools();
   const results = [];
   for (const call of calls) {
