@@ -164,10 +164,10 @@ class RunningCommand:
                     return event
         raise AssertionError(f"no {name!r} with {fields} within {within_s:g} s")
 
-    def wait_until_caught_up(self, within_s: float = SAYS_WITHIN_S) -> None:
+    def wait_until_caught_up(self) -> None:
         """Wait until a computing command has built its history, or caught up with the clock."""
         if not any("caught_up" in line for line in self.printed):
-            self.wait_for_line("caught_up", within_s)
+            self.wait_for_line("caught_up")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Send a signal, wait for the end and return the exit status."""
