@@ -53,7 +53,7 @@ MODERN_UNTESTABLE = {
         "sep-2549-resources-templates-list-caching-hints": "resources/templates/list returned JSON",
     },
 }
-ENDS_WITHIN_S = 120
+ENDS_WITHIN_S = 600
 Checks = dict[str, list[dict[str, Any]]]
 
 

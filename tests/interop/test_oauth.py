@@ -23,7 +23,7 @@ from tests.support.web_page import EMAIL, wait_for_link
 
 pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 
-ENDS_WITHIN_S = 120
+ENDS_WITHIN_S = 600
 CALLS: list[tuple[str, dict[str, Any]]] = [(STATE, {"ticker": "BTC"}), (CATALOG, {})]
 CLIENTS = [
     Client("mcp_1", "oauth"),

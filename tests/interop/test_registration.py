@@ -16,7 +16,7 @@ from tools.client_environments import get_node_environment, get_python_environme
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
-ENDS_WITHIN_S = 60
+ENDS_WITHIN_S = 600
 INITIALIZE = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},
