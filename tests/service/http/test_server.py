@@ -44,7 +44,7 @@ async def test_an_open_connection_gets_one_more_response_at_the_end(
 
     assert b"connection: close" not in await exchange()
     ending = asyncio.create_task(serving.__aexit__(None, None, None))
-    while listener.fileno() >= 0 and not is_refused(port):  # noqa: ASYNC110 (uvicorn has no event)
+    while listener.fileno() >= 0 and not is_refused(port):
         await asyncio.sleep(0)
     assert b"connection: close" in await exchange()
     assert await reader.read() == b""
