@@ -357,18 +357,20 @@ class Ledger:
                 rows.append(ChangeRow(*row, move.before, move.after, price, is_published))
         return rows
 
-    def encode_rows(self, places: Sequence[int], snapshot: Snapshot) -> list[bytes]:
+    def encode_rows(self, places: Sequence[int], snapshot: Snapshot) -> list[str]:
         """Return rows as JSON objects, as pages contain them."""
         # Python writes small numbers in another way than the models do.
-        prices = to_json(self._columns.price[places].tolist())[1:-1].split(b",")
-        rows = []
+        prices = to_json(self._columns.price[places].tolist()).decode()[1:-1].split(",")
+        templates, rows = dict[int, str](), list[str]()
         for row, price in zip(self._list(places), prices, strict=False):
             at, asset, kind, close_time, epoch, _ = row
+            if kind not in templates:
+                name = snapshot.get_indicator_name(CELLS[kind // MOVES][0])
+                templates[kind] = _get_template(kind, name)
             ticker = self._names.tickers[asset]
-            template = _get_template(kind, snapshot.get_indicator_name(CELLS[kind // MOVES][0]))
-            name, asset_class = ticker.encode(), snapshot.assets[ticker].asset_class.encode()
-            instant = format_instant(at).encode()
-            rows.append(template % (name, close_time, epoch, name, asset_class, price, instant))
+            asset_class, instant = snapshot.assets[ticker].asset_class, format_instant(at)
+            values = ticker, close_time, epoch, ticker, asset_class, price, instant
+            rows.append(templates[kind] % values)
         return rows
 
     def list_tickers(self, places: Sequence[int]) -> set[str]:
@@ -464,7 +466,7 @@ def _select_kinds(
 
 
 @lru_cache(maxsize=len(CELLS) * MOVES)
-def _get_template(kind: int, indicator_name: str) -> bytes:
+def _get_template(kind: int, indicator_name: str) -> str:
     move = MOVES_BY_CODE[kind % MOVES]
     return build_template(
         *CELLS[kind // MOVES], indicator_name, move.before, move.after, move.action

@@ -79,21 +79,21 @@ def build_template(
     before: int | None,
     after: int,
     action: Action | None,
-) -> bytes:
+) -> str:
     """Return a row of the feed as JSON, in which `%` operators stand for all that is not given.
 
     In order: ticker, close_time, epoch, ticker, asset_class, price and created_at.
     """
     # The model writes it once, so a row has the form of every other answer.
-    given: Any = ("%b", indicator, timeframe, "%d", "%d")
+    given: Any = ("%s", indicator, timeframe, "%d", "%d")
     row: FeedRow = (
         ChangeRow._make([0, *given, before, after, 0.5, True])
         if action is None
         else AlertRow._make([0, *given, action, 0.5])
     )
-    asset_class: Any = "%b"
+    asset_class: Any = "%s"
     signal = build_signal(row, asset_class, indicator_name.replace("%", "%%"))
-    signal = signal.model_copy(update={"created_at": "%b"})
+    signal = signal.model_copy(update={"created_at": "%s"})
     text = signal.model_dump_json(by_alias=True, warnings=False)
     # Quotes inside a JSON string are escaped, so this can only be the member.
-    return text.replace('"price":0.5', '"price":%b').encode()
+    return text.replace('"price":0.5', '"price":%s')

@@ -167,7 +167,7 @@ def render_page(
         if query.view == "lines":
             lines = b'"lines":%b,' % to_utf8(to_json(_build_lines(ledger.build_rows(places))))
         else:
-            rows = b",".join(ledger.encode_rows(places, snapshot))
+            rows = ",".join(ledger.encode_rows(places, snapshot)).encode()
             if len(rows) > NOTED_CHARS:
                 notes.append(format_size_note(len(rows)))
         if is_early:

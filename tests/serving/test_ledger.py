@@ -244,7 +244,7 @@ async def test_every_row_is_written_as_its_model_writes_it(market: MarketStore) 
         ledger = await feed.read()
         places, _ = ledger.find_page(FeedQuery("all", 0, 0, EVER, 9999))
         models = [to_signal(row, named) for row in ledger.build_rows(places)]
-        texts = [model.model_dump_json(by_alias=True).encode() for model in models]
+        texts = [model.model_dump_json(by_alias=True) for model in models]
         assert ledger.encode_rows(places, named) == texts
         assert len(texts) > 100
 
