@@ -13,7 +13,6 @@ from rest_shim.endpoints import (
     CLAIM_KEY,
     GET_LEGAL,
     Endpoint,
-    SuccessResponse,
     list_endpoints,
 )
 from rest_shim.error_catalog import NO_LIVE_KEY, QUOTA_HEADERS, Refusal
@@ -208,9 +207,21 @@ def _build_responses(endpoint: Endpoint) -> JsonObject:
     quota = QUOTA_HEADERS if endpoint.auth == "api_key" else ()
     get_headers = ("ETag",) if endpoint.method == "GET" else ()
     header_names = (*get_headers, *quota)
-    successes = {
-        str(success.status): _build_success(success, header_names) for success in endpoint.successes
-    }
+    successes = dict[str, JsonObject]()
+    for success in endpoint.successes:
+        model, content = success.model, JsonObject({"schema": {"type": "string"}})
+        if model is not None:
+            content["schema"] = build_ref("schemas", model.__name__)
+        if model is SignalsResponse:
+            content["examples"] = {"sample": build_ref("examples", SAMPLE_NAME)}
+        response: JsonObject = {"description": success.description}
+        if header_names and success.media_type:
+            response["headers"] = build_header_refs(header_names)
+        if success.media_type:
+            response["content"] = {success.media_type: content}
+        if model is CheckoutResponse:
+            response["links"] = {"ClaimTheKey": CLAIM_LINK}
+        successes[str(success.status)] = response
     if get_headers:
         successes["304"] = {
             "description": NOT_MODIFIED_TEXT,
@@ -219,22 +230,6 @@ def _build_responses(endpoint: Endpoint) -> JsonObject:
     return successes | {
         str(refusal.status): build_ref("responses", refusal.name) for refusal in endpoint.refusals
     }
-
-
-def _build_success(success: SuccessResponse, header_names: tuple[str, ...]) -> JsonObject:
-    response: JsonObject = {"description": success.description}
-    if header_names and success.media_type:
-        response["headers"] = build_header_refs(header_names)
-    model, content = success.model, JsonObject({"schema": {"type": "string"}})
-    if model is not None:
-        content["schema"] = build_ref("schemas", model.__name__)
-    if model is SignalsResponse:
-        content["examples"] = {"sample": build_ref("examples", SAMPLE_NAME)}
-    if success.media_type:
-        response["content"] = {success.media_type: content}
-    if model is CheckoutResponse:
-        response["links"] = {"ClaimTheKey": CLAIM_LINK}
-    return response
 
 
 COUNT_SCHEMA = {"type": "integer", "minimum": 0}

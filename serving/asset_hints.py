@@ -105,9 +105,22 @@ class AssetHints:
 
     def explain(self, text: str) -> str:
         """Return what a known name means, without the final period; empty if it is not known."""
-        is_covered = fold_asset_name(text[:MAX_QUOTED_CHARS]) in self._covered_by_name
-        name = None if is_covered else _find_known_name(text)
-        return "" if name is None else self._explain_name(name)
+        known, folded = load_known_names(), fold_asset_name(text[:MAX_QUOTED_CHARS])
+        name = known.get(folded) or known.get(fold_asset_name(_find_base(text)))
+        if folded in self._covered_by_name or name is None:
+            return ""
+        asset, verb = self._find_covered(name), VERBS.get(name.relation, "means")
+        if asset is None:
+            if name.relation == "assets":
+                return f"{name.text} ({name.asset_name}) is not covered"
+            if name.relation == "same_index":
+                return f"{name.text} is not covered"
+            meant = f"{name.ticker} ({name.asset_name})" if name.asset_name else name.ticker
+            return f"{name.text} {verb} {meant}, which is not covered"
+        named = format_asset(asset)
+        if name.relation == "same_index":
+            return f"{name.text} is not covered. {named} follows the same index. Use {asset.ticker}"
+        return f"{name.text} {verb} {named}. Use {asset.ticker}"
 
     def find_named(self, text: str) -> NamedAsset | None:
         """Return the asset whose name or ticker a text is, whatever its case and punctuation."""
@@ -133,15 +146,6 @@ class AssetHints:
         similar = [self._assets_by_name[name] for name in names]
         classes = {None if asset is None else asset.asset_class for asset in similar}
         return similar[0] if len(classes) == 1 else None
-
-    def _explain_name(self, name: KnownName) -> str:
-        asset = self._find_covered(name)
-        if asset is None:
-            return _explain_uncovered(name)
-        named = format_asset(asset)
-        if name.relation == "same_index":
-            return f"{name.text} is not covered. {named} follows the same index. Use {asset.ticker}"
-        return f"{name.text} {VERBS.get(name.relation, 'means')} {named}. Use {asset.ticker}"
 
     def _find_covered(self, name: KnownName) -> NamedAsset | None:
         # Another universe may have an asset of another class under the same ticker.
@@ -172,22 +176,7 @@ class AssetHints:
         return self._asset_class in (None, asset.asset_class)
 
 
-def _find_known_name(text: str) -> KnownName | None:
-    known = load_known_names()
-    name = known.get(fold_asset_name(text[:MAX_QUOTED_CHARS]))
-    return name or known.get(fold_asset_name(_find_base(text)))
-
-
 def _find_base(text: str) -> str:
     """Return the ticker in a market's symbol; empty if the text is none."""
     match = MARKET_PATTERN.fullmatch(text[:MAX_QUOTED_CHARS].strip().upper())
     return match[1] if match else ""
-
-
-def _explain_uncovered(name: KnownName) -> str:
-    if name.relation == "assets":
-        return f"{name.text} ({name.asset_name}) is not covered"
-    if name.relation == "same_index":
-        return f"{name.text} is not covered"
-    meant = f"{name.ticker} ({name.asset_name})" if name.asset_name else name.ticker
-    return f"{name.text} {VERBS.get(name.relation, 'means')} {meant}, which is not covered"

@@ -85,8 +85,13 @@ class ForwardedForMiddleware:
             # server logs what the app adds to it.
             hops = forwarded.rsplit(",", MAX_HOPS)[-MAX_HOPS:]
             scope["client"] = (self._find_client(peer, hops), 0)
-        else:
-            await self._record_notice(peer)
+        elif (now := self._clock()) >= self._quiet_until:
+            # Set before the await, so that concurrent requests write one notice.
+            self._quiet_until = now + HOUR_MS
+            try:
+                await self._store.put_notice(Notice(NOTICE_NAME, peer, now))
+            except StoreError as error:
+                log.warning("notice_not_kept", notice=NOTICE_NAME, **describe_failure(error))
         await self._app(scope, receive, send)
 
     def _find_client(self, peer: str, hops: list[str]) -> str:
@@ -105,17 +110,6 @@ class ForwardedForMiddleware:
 
     def _is_trusted(self, address: IpAddress | None) -> bool:
         return address is not None and any(address in network for network in self._trusted)
-
-    async def _record_notice(self, peer: str) -> None:
-        now = self._clock()
-        if now < self._quiet_until:
-            return
-        # Set before the await, so that concurrent requests write one notice.
-        self._quiet_until = now + HOUR_MS
-        try:
-            await self._store.put_notice(Notice(NOTICE_NAME, peer, now))
-        except StoreError as error:
-            log.warning("notice_not_kept", notice=NOTICE_NAME, **describe_failure(error))
 
 
 def _parse_network(text: str) -> IpNetwork:

@@ -152,8 +152,25 @@ class HostOriginMiddleware:
     def _find_error(
         self, scope: Scope, headers: HeaderMap, foreign_origin: bytes | None
     ) -> ApiError | None:
-        if (error := _find_framing_error(scope, headers)) is not None:
-            return error
+        # A proxy may frame such a request differently from our parser.
+        coding = headers.get(b"transfer-encoding", b"chunked").lower()
+        if coding != b"chunked":
+            quoted = quote_value(coding.decode("latin-1"))
+            return http_error(
+                400,
+                f"Transfer-Encoding {quoted} is not accepted; send chunked or a Content-Length.",
+            )
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            return http_error(
+                400, "Content-Length and Transfer-Encoding are both sent; send one of them."
+            )
+        version = scope["http_version"]
+        if version not in ("1.0", "1.1"):
+            return http_error(400, f"HTTP/{version} is not accepted; send HTTP/1.1.")
+        # If merging equal names dropped no header, there is at most one Host; only else count them.
+        is_plain = len(headers) == len(scope["headers"]) and b"host" in headers
+        if version == "1.1" and not is_plain and len(list_header_values(scope, b"host")) != 1:
+            return http_error(400, "The request must have one Host header; send exactly one.")
         host = headers.get(b"host", b"")
         if not (
             self._is_allowed_host(host)
@@ -241,25 +258,3 @@ def is_public(base_url: str) -> bool:
     except ValueError:
         is_reachable = host not in LOCAL_HOSTS and not host.endswith(PRIVATE_SUFFIXES)
     return parts.scheme == "https" and is_reachable
-
-
-def _find_framing_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
-    """Return an error if a proxy may frame the request differently from our parser, else None."""
-    coding = headers.get(b"transfer-encoding", b"chunked").lower()
-    if coding != b"chunked":
-        quoted = quote_value(coding.decode("latin-1"))
-        return http_error(
-            400, f"Transfer-Encoding {quoted} is not accepted; send chunked or a Content-Length."
-        )
-    if b"transfer-encoding" in headers and b"content-length" in headers:
-        return http_error(
-            400, "Content-Length and Transfer-Encoding are both sent; send one of them."
-        )
-    version = scope["http_version"]
-    if version not in ("1.0", "1.1"):
-        return http_error(400, f"HTTP/{version} is not accepted; send HTTP/1.1.")
-    # If merging equal names dropped no header, there is at most one Host; only else count them.
-    is_plain = len(headers) == len(scope["headers"]) and b"host" in headers
-    if version == "1.1" and not is_plain and len(list_header_values(scope, b"host")) != 1:
-        return http_error(400, "The request must have one Host header; send exactly one.")
-    return None
