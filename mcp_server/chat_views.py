@@ -39,12 +39,13 @@ class ChatView(NamedTuple):
 
 def supports_views(message: Message, headers: HeaderMap) -> bool:
     """Return whether the client of a request shows views, as the request says."""
+    params = as_mapping(message.params)
     if message.method == "initialize":
-        capabilities = as_mapping(message.params).get("capabilities")
+        capabilities = params.get("capabilities")
     elif headers.get(SESSION_HEADER, b"").startswith(_SESSION_PREFIX):
         return True
-    elif meta := get_meta(message):
-        capabilities = meta.get(mcp_types.CLIENT_CAPABILITIES_META_KEY)
+    elif "_meta" in params:
+        capabilities = get_meta(message).get(mcp_types.CLIENT_CAPABILITIES_META_KEY)
     else:
         return False
     extensions = as_mapping(as_mapping(capabilities).get("extensions"))

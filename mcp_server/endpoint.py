@@ -83,8 +83,9 @@ class McpEndpoint:
                 leg = choose_leg(message, version)
                 result, more = await self._dispatcher.dispatch(message, leg, request_headers, scope)
                 headers += more
-                rpc_id = to_utf8(to_json(message.request_id))
-                parts = b'{"jsonrpc":"2.0","id":%b,"result":' % rpc_id, *result, b"}"
+                rpc_id = message.request_id
+                text = b"%d" % rpc_id if type(rpc_id) is int else to_utf8(to_json(rpc_id))
+                parts = b'{"jsonrpc":"2.0","id":%b,"result":' % text, *result, b"}"
         except RpcError as error:
             keep_error(scope, error)
             status = leg.statuses.get(error.code, error.status)
