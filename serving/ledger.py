@@ -38,7 +38,15 @@ from serving.snapshot import Snapshot
 from store.codes import KEY_CODES
 from store.errors import DamagedError
 from store.market_rows import AlertRow, ChangeRow, FeedRow, LastChange
-from store.sql.ledger_reads import ALERT, CELL_CODES, MOVES, PUBLISHED, FeedNames, FeedRows
+from store.sql.ledger_reads import (
+    ALERT,
+    CELL_CODES,
+    EPOCHS,
+    MOVES,
+    PUBLISHED,
+    FeedNames,
+    FeedRows,
+)
 
 if TYPE_CHECKING:
     from store.sql.market_store import MarketStore
@@ -425,8 +433,8 @@ def unpack(rows: FeedRows) -> Columns:
         np.ascontiguousarray(rows["created_at"]),
         asset.astype(np.uint32),
         (kind + move).astype(np.uint16),
-        np.ascontiguousarray(rows["close_time"]),
-        rows["epoch"].astype(np.uint32),
+        rows["bar"] // EPOCHS,
+        (rows["bar"] % EPOCHS).astype(np.uint32),
         np.ascontiguousarray(rows["price"]),
     )
 

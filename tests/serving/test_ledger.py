@@ -329,11 +329,14 @@ async def test_a_change_before_a_restated_history_is_not_current(market: MarketS
     assert [one.is_current for one in followed.find_last_changes(EVER, ["BTC"], None)] == [True]
 
 
-async def test_a_row_of_a_later_version_is_refused(home: StoreHome, market: MarketStore) -> None:
+@pytest.mark.parametrize(("indicator", "close_time"), [(99, NOW), (0, 2**62)])
+async def test_a_row_that_no_version_writes_is_refused(
+    home: StoreHome, market: MarketStore, indicator: int, close_time: int
+) -> None:
     await market.commit(make_batch(changes=[make_change(NOW)]))
-    insert = f"INSERT INTO changes VALUES ({NOW + 1}, 1, 99, 0, {NOW}, 0, NULL, 1, 0.3, 1)"
-    await run_sql(home, insert)
-    with pytest.raises(StoreError, match="unknown indicator"):
+    row = NOW + 1, 1, indicator, 0, close_time
+    await run_sql(home, f"INSERT INTO changes VALUES ({str(row)[1:-1]}, 0, NULL, 1, 0.3, 1)")
+    with pytest.raises(StoreError, match=r"a row of the feed has|OutOfRange"):
         await read_ledger(market, NOW + 1, None)
 
 
