@@ -143,7 +143,7 @@ class SnapshotCache:
         # sees another version and reads again, which is harmless.
         version = self.store.version()
         known = None if self._last_read is None else self._last_read[0]
-        stored = await self.store.snapshot(known)
+        stored = await self.store.snapshot()
         # A checkpoint of the log, or a test write, changes the version but nothing that is cached.
         if self._last_read is not None and stored == known:
             self._version = version

@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+import structlog
+
 from store.errors import StoreError
+
+log = structlog.get_logger("store")
 
 # The definition of each object of a schema by its name, such as "trigger passes_update".
 SchemaObjects = Mapping[str, str]
@@ -24,22 +28,20 @@ def check_applied(database: str, done: Sequence[str], names: Sequence[str]) -> N
         )
 
 
-def describe_failed_migration(
-    database: str, migration: str, step: str, error: BaseException, remedy: str
-) -> str:
+def describe_failed_migration(database: str, migration: str, error: BaseException) -> str:
     """Describe a migration that failed and was rolled back, in one line."""
     # Later lines of a PostgreSQL message (DETAIL, CONTEXT) quote values of rows.
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return (
-        f"{database}: migration {migration} failed at {step}: {reason}; it was rolled back, so the "
-        f"database is unchanged by it. {remedy}"
+        f"{database}: migration {migration} failed: {reason}; it was rolled back, so the database "
+        "is unchanged: fix the cause and start again"
     )
 
 
-def describe_statement(number: int, statement: str) -> str:
-    """Name a statement of a migration by its number and first words, which contain no data."""
-    lines = (line for line in statement.splitlines() if not line.lstrip().startswith("--"))
-    return f"statement {number} ({' '.join(' '.join(lines).split()[:3])})"
+def log_migrations(database: str, done: Sequence[str], names: Sequence[str]) -> None:
+    """Log the migrations of a database that is not new."""
+    for name in names[len(done) :] if done else ():
+        log.info("migrated", database=database, migration=name)
 
 
 def list_schema_faults(stored: SchemaObjects, created: SchemaObjects) -> list[str]:

@@ -20,8 +20,8 @@ from rest_shim.sample import SAMPLE_FILE
 from schemas.vocabulary import DAY_MS, HOUR_MS, RUN_DELAY_MS, TIMEFRAMES
 from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
+from store.opening import open_sqlite_market
 from store.sql.ledger_reads import ALERT, CELL_CODES, MOVES, PUBLISHED
-from store.sqlite.market_store import open_sqlite_market
 from web.asset_chart import CHART_DAYS
 
 TICKERS = ("BTC", "ETH", "SOL", "XRP", "NVDA", "AAPL", "TSLA", "XAU", "XAG")

@@ -36,7 +36,6 @@ from store.sqlite.files import sync_folder
 from store.sqlite.schema import (
     ACCESS_MIGRATIONS,
     MARKET_MIGRATIONS,
-    delete_old_copies,
     list_applied_migrations,
 )
 
@@ -110,8 +109,6 @@ async def prune_stores(settings: Settings, clock: Clock) -> int:
     await refuse_missing_store(settings)
     if settings.is_sqlite:
         # Before the stores are opened, which a full disk does not let happen.
-        delete_old_copies(settings.market_path, MARKET_MIGRATIONS)
-        delete_old_copies(settings.access_path, ACCESS_MIGRATIONS)
         free_spare(settings.market_path)
     async with AsyncExitStack() as stack:
         market = await open_market(settings)

@@ -196,7 +196,7 @@ async def check_market(case: Case) -> Findings:
     if settings.is_sqlite or grade == "fix":
         yield grade, text
     else:
-        from store.postgres.database_info import load_database_info
+        from store.postgres.market_engine import load_database_info
         from store.postgres.schema import SCHEMAS
 
         url = settings.database_url.get_secret_value()

@@ -63,10 +63,10 @@ async def retry_until_reached(
 async def open_market(settings: Settings) -> "MarketStore":
     """Open the store of market data; create it if it is missing."""
     if settings.is_sqlite:
-        from store.sqlite.market_store import open_sqlite_market
+        from store.opening import open_sqlite_market
 
         return await open_sqlite_market(settings.market_path)
-    from store.postgres.market_store import open_postgres_market
+    from store.opening import open_postgres_market
 
     return await open_postgres_market(settings.database_url.get_secret_value())
 
@@ -74,10 +74,10 @@ async def open_market(settings: Settings) -> "MarketStore":
 async def open_access(settings: Settings) -> AccessStore:
     """Open the store of keys; create it if it is missing."""
     if settings.is_sqlite:
-        from store.sqlite.access_store import open_sqlite_access
+        from store.opening import open_sqlite_access
 
         return await open_sqlite_access(settings.access_path)
-    from store.postgres.access_store import open_postgres_access
+    from store.opening import open_postgres_access
 
     return await open_postgres_access(settings.database_url.get_secret_value())
 
@@ -232,7 +232,7 @@ async def count_pending_migrations(settings: Settings, kind: StoreKind) -> int:
 
         names = MARKET_MIGRATIONS if kind == "market" else ACCESS_MIGRATIONS
         return len(names) - len(list_applied_migrations(get_path(settings, kind), names))
-    from store.postgres.database_info import count_missing_migrations
+    from store.postgres.market_engine import count_missing_migrations
     from store.postgres.schema import SCHEMAS
 
     return await count_missing_migrations(settings.database_url.get_secret_value(), *SCHEMAS[kind])

@@ -136,9 +136,6 @@ class PostgresEngine:
             (row,) = await database.execute(MEASURE_SCHEMA, self.schema)
         return f"PostgreSQL {row['version']}", int(row["size_bytes"])
 
-    async def delete_old_copies(self) -> None:
-        """Do nothing: migrations make no copies here."""
-
     @asynccontextmanager
     async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
@@ -158,12 +155,11 @@ class PostgresEngine:
         """Hold a session for writes of which each statement is a transaction by itself."""
         return self.acquire_connection()
 
-    @asynccontextmanager
-    async def begin_count(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a session for statements that count calls, each a transaction by itself."""
+    async def count(self, sql: str, *values: object) -> Sequence[asyncpg.Record]:
+        """Run a short statement about counted calls, a transaction by itself; return its rows."""
         with self._health.report("count"):
             async with self.acquire_connection() as database:
-                yield database
+                return await database.execute(sql, *values)
 
     @asynccontextmanager
     async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[PostgresDatabase]:

@@ -3,18 +3,16 @@
 No copy is made before migrating: backups are the operator's, by PostgreSQL's own tools.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 
 import asyncpg
-import structlog
 from asyncpg import Connection
 
 from store.errors import StoreError
 from store.migrations import (
     check_applied,
     describe_failed_migration,
-    describe_statement,
+    log_migrations,
     read_migration,
 )
 
@@ -28,7 +26,6 @@ SCHEMAS = {
 CREATE_MIGRATIONS = 'CREATE TABLE IF NOT EXISTS migrations (name TEXT COLLATE "C" PRIMARY KEY)'
 # An advisory lock: CREATE SCHEMA IF NOT EXISTS fails if two processes run it at the same time.
 MIGRATION_LOCK_ID = 5_189_271
-REMEDY = "No copy was made: fix the cause and start again; a backup is restored with pg_restore"
 # asyncpg raises InternalClientError if the connection is cut in the middle of a response.
 DATABASE_ERRORS = (
     asyncpg.PostgresError,
@@ -38,8 +35,6 @@ DATABASE_ERRORS = (
     TimeoutError,
 )
 
-log = structlog.get_logger("store")
-
 
 async def migrate(connection: Connection, name: str, schema: str, names: Sequence[str]) -> None:
     """Apply pending migrations to a schema, creating it if it does not exist.
@@ -47,30 +42,24 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
     `name` is the database's name for messages. Raise StoreError if another version wrote it, or if
     a migration fails; then none of the pending ones has changed anything.
     """
-    durations_s: dict[str, float] = {}
-    step: tuple[str, str] | None = None
+    failing = None
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK_ID)
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             await connection.execute(CREATE_MIGRATIONS)
             done = await list_applied_migrations(connection, name, schema, names)
-            for missing in names[len(done) :]:
-                began, step = time.perf_counter(), (missing, "its beginning")
-                for number, statement in enumerate(load_statements(missing), 1):
-                    step = missing, describe_statement(number, statement)
+            for failing in names[len(done) :]:
+                for statement in load_statements(failing):
                     await connection.execute(statement)
-                await connection.execute("INSERT INTO migrations (name) VALUES ($1)", missing)
-                durations_s[missing] = round(time.perf_counter() - began, 3)
+                await connection.execute("INSERT INTO migrations (name) VALUES ($1)", failing)
             # If the connection is lost while it commits, the outcome is unknown.
-            step = None
+            failing = None
     except DATABASE_ERRORS as error:
-        if step is None:
+        if failing is None:
             raise
-        raise StoreError(describe_failed_migration(name, *step, error, REMEDY)) from error
-    # A new schema is created, not migrated.
-    for migration, seconds in durations_s.items() if done else ():
-        log.info("migrated", database=name, migration=migration, seconds=seconds)
+        raise StoreError(describe_failed_migration(name, failing, error)) from error
+    log_migrations(name, done, names)
 
 
 def load_statements(migration: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from store.access_rows import (
 )
 from store.errors import LostStoreError
 from store.sql.database import Database, Engine, fetch_value
-from store.sql.key_store import INSERT_MEMBER_KEY, INSERT_OPERATOR_KEY, StorePart, UsageCounter
+from store.sql.key_store import INSERT_MEMBER_KEY, INSERT_OPERATOR_KEY, StorePart
 from store.sql.operations import AccessOperations
 from store.sql.person_data import PersonData
 from store.sql.purchase_store import INSERT_CLAIM, PurchaseStore
@@ -54,8 +54,8 @@ class AccessStore(PurchaseStore):
     attempts survive a crash of the process, but on SQLite not a power cut.
     """
 
-    def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
-        super().__init__(engine, usage_counter)
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
         self.oauth = OAuthStore(engine)
         self.operations = AccessOperations(engine)
         self.people = PersonData(engine)
@@ -89,7 +89,7 @@ class AccessStore(PurchaseStore):
                     await db.execute(statement)
 
         await self._engine.check_writes(
-            {"count": self._usage_counter.test_write, "transaction": test_transaction},
+            {"count": self.test_counts, "transaction": test_transaction},
             MAX_WRITE_AGE_S,
         )
 
@@ -262,11 +262,9 @@ FROM access_requests ORDER BY created_at, contact_email
         """Delete rows older than the cutoffs; return how many. Each key keeps its newest day.
 
         Unredeemed claims stay, because only the payment processor knows which of them are paid.
-        Old copies of the database go too.
         """
         # One transaction per table: a counted call waits for the writer that holds the file.
         pruned = 0
-        await self._engine.delete_old_copies()
         for sql, cutoff in (
             # Keeps the newest day of each key, which `last_used_at` is read from.
             (

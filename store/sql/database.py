@@ -117,14 +117,17 @@ class Engine(Protocol):
     async def measure(self) -> tuple[str, int]:
         """Return the database software with its version, and the bytes that the store takes."""
 
-    async def delete_old_copies(self) -> None:
-        """Delete the copies that migrations made long ago, if the engine makes any."""
-
     def begin_write(self) -> Transaction:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
 
     def begin_durable_write(self) -> Transaction:
         """Hold a write transaction that is on the disk once it is committed."""
+
+    async def count(self, sql: str, *values: object) -> Sequence[Row]:
+        """Run a short statement about counted calls, a transaction by itself; return its rows.
+
+        On SQLite it survives a crash of the process, but not a power cut.
+        """
 
     def acquire_writer(self) -> Transaction:
         """Hold a connection for writes of which each statement is a transaction by itself."""

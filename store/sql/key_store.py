@@ -1,13 +1,16 @@
 """Keys in the access store: their quota, the calls that they made, and their successors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import (
+    MAX_CALL_GROUPS,
     CallGroup,
     CountedGroup,
     DayUsage,
+    GroupKey,
     KeyLimits,
     KeyRow,
     LoggedCall,
@@ -53,39 +56,45 @@ WHERE id = :membership_id AND ended_at IS NULL
          AND created_at > :created_since) < :max_created
 RETURNING id
 """
-# Committed as a test: the second one writes a stored count again, unchanged.
+# Written as a test: the second one writes a stored count again, unchanged. A row of the first that
+# stays after a crash is pruned.
 TEST_COUNTS = (
     "INSERT INTO events (id, handled_at) VALUES ('test write', 0) ON CONFLICT DO NOTHING",
     "UPDATE usage SET used = used "
     "WHERE (key_id, day) IN (SELECT key_id, day FROM usage ORDER BY key_id, day LIMIT 1)",
     "DELETE FROM events WHERE id = 'test write'",
 )
+# Counts all calls of a group or none, without a read before. A server with billing off has no mode.
+_COUNT_GROUP = """
+SELECT id, CAST(? AS INTEGER), CAST(? AS BIGINT), CAST(? AS BIGINT) FROM keys
+WHERE key_hash = ? AND revoked_at IS NULL AND (mode IS NULL OR coalesce(?, mode) = mode)
+  AND (expires_at IS NULL OR expires_at > ?) AND CAST(? AS BIGINT) <= CAST(? AS BIGINT)
+"""
+_EXPLAIN_REFUSAL = """
+SELECT label, mode, revoked_at, expires_at,
+  coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used
+FROM keys WHERE key_hash = ?
+"""
+
+
+@lru_cache(maxsize=MAX_CALL_GROUPS)
+def _build_count_query(groups: int) -> str:
+    return f"""
+INSERT INTO usage (key_id, day, used, last_at)
+{"UNION ALL".join([_COUNT_GROUP] * groups)}
+ON CONFLICT (key_id, day) DO UPDATE SET used = usage.used + excluded.used, last_at =
+  CASE WHEN excluded.last_at > usage.last_at THEN excluded.last_at ELSE usage.last_at END
+WHERE usage.used + excluded.used <= CAST(? AS BIGINT)
+RETURNING day, used, (SELECT key_hash FROM keys WHERE id = key_id) AS key_hash,
+  (SELECT label FROM keys WHERE id = key_id) AS label
+"""
+
 
 RowT = TypeVar("RowT")
 
 
-class UsageCounter(Protocol):
-    """Counts calls against their daily quota; each engine has its own implementation."""
-
-    async def count_calls(
-        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-    ) -> list[CountedGroup]:
-        """Admit and count groups of calls, at most MAX_CALL_GROUPS, and return their results.
-
-        No two groups have the same key and day. A call is counted if its key is live and has not
-        expired at the group's `last_at`, was not bought in another mode than the server's, and
-        has fewer than `limit` calls on that day.
-        """
-
-    async def test_write(self) -> None:
-        """Commit a write to the tables of counts that leaves no trace."""
-
-
-def find_refusal(row: Row, at: int, mode: Mode | None, limit: int) -> Verdict | None:
-    """Return why a call that arrived at a time (epoch ms) is refused, or None.
-
-    `row` has the key's mode, revoked_at, expires_at and used.
-    """
+def _find_refusal(row: Row, at: int, mode: Mode | None, limit: int) -> Verdict | None:
+    """Return why a call that arrived at a time (epoch ms) is refused, or None."""
     if row["revoked_at"] is not None:
         return "revoked"
     if row["expires_at"] is not None and row["expires_at"] <= at:
@@ -94,11 +103,6 @@ def find_refusal(row: Row, at: int, mode: Mode | None, limit: int) -> Verdict | 
     if None not in (row["mode"], mode) and row["mode"] != mode:
         return "wrong_mode"
     return "exhausted" if row["used"] >= limit else None
-
-
-def build_uncounted(row: Row, verdict: Verdict) -> CountedGroup:
-    """Return the result of a call that is not counted; `row` also has the key's label."""
-    return CountedGroup(0, verdict, row["used"], row["label"], row["mode"], row["expires_at"])
 
 
 def parse_used_key(*, used: int, **key: Any) -> MemberKey:
@@ -131,15 +135,65 @@ class StorePart:
 class KeyStore(StorePart):
     """The part of `AccessStore` that stores keys and their calls."""
 
-    def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
-        super().__init__(engine)
-        self._usage_counter = usage_counter
-
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Admit and count groups of calls; see UsageCounter."""
-        return await self._usage_counter.count_calls(groups, mode, limit)
+        """Admit and count groups of calls, at most MAX_CALL_GROUPS, and return their results.
+
+        No two groups have the same key and day. A call is counted if its key is live and has not
+        expired at the group's `last_at`, was not bought in another mode than the server's, and
+        has fewer than `limit` calls on that day.
+        """
+        counted = await self._count_whole_groups(groups, mode, limit)
+        return [
+            counted.get(group.key) or await self._count_partial_group(group, mode, limit)
+            for group in groups
+        ]
+
+    async def _count_whole_groups(
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> dict[GroupKey, CountedGroup]:
+        """Count the groups that fit into their quota as a whole; return only these."""
+        values: list[object] = []
+        # In one order for every process, so that two of them cannot deadlock on PostgreSQL.
+        for key_hash, day, calls, last_at in sorted(groups):
+            values += day, calls, last_at, key_hash, mode, last_at, calls, limit
+        rows = await self._engine.count(_build_count_query(len(groups)), *values, limit)
+        sizes = {group.key: group.calls for group in groups}
+        return {
+            key: CountedGroup(sizes[key], "counted", row["used"], row["label"])
+            for row in rows
+            for key in [(row["key_hash"], row["day"])]
+        }
+
+    async def _count_partial_group(
+        self, group: CallGroup, mode: Mode | None, limit: int
+    ) -> CountedGroup:
+        """Count as many calls of a group as its quota still admits; return the result."""
+        # Another process may count calls of the same key between the two statements; then less
+        # fits, the statement counts nothing, and the loop reads the rest again.
+        while True:
+            rows = await self._engine.count(_EXPLAIN_REFUSAL, group.day, group.key_hash)
+            if not rows:
+                return CountedGroup(0, "unknown")
+            (row,) = rows
+            verdict = _find_refusal(row, group.last_at, mode, limit)
+            refusal = CountedGroup(
+                *(0, verdict or "exhausted", row["used"]),
+                *(row["label"], row["mode"], row["expires_at"]),
+            )
+            if verdict:
+                return refusal
+            calls = min(group.calls, limit - row["used"])
+            part = [group._replace(calls=calls)]
+            if counted := (await self._count_whole_groups(part, mode, limit)).get(group.key):
+                rest = refusal._replace(counted=calls, used=counted.used)
+                return counted if calls == group.calls else rest
+
+    async def test_counts(self) -> None:
+        """Write to the tables of counts, and leave no trace."""
+        for statement in TEST_COUNTS:
+            await self._engine.count(statement)
 
     async def create_key(
         self, key_hash: bytes, label: str, created_at: int, expires_at: int | None = None

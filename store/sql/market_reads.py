@@ -3,16 +3,14 @@
 Here it is decided which assets a snapshot calls late, or whose history is being built.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
     DAY_MS,
-    HOUR_MS,
     RUN_DELAY_MS,
-    TIMEFRAME_CODES,
     TIMEFRAME_DURATIONS_S,
     Timeframe,
     find_latest_run,
@@ -35,22 +33,11 @@ from store.market_rows import (
 from store.sql.database import Database, Row, fetch_value
 from store.sql.market_statements import COUNT_MISSING_BARS, LIST_LAST_BARS, LIST_SOURCES
 
-# The changes of more hours are more rows than there are readings.
-MAX_UPDATED_MS = 6 * HOUR_MS
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
-READING_COLUMNS = "ticker, timeframe, indicator, reading"
 SELECT_READINGS = """
 SELECT a.ticker, r.timeframe, r.indicator, r.reading
 FROM readings r JOIN assets a ON a.id = r.asset_id
-"""
-# CROSS JOIN keeps this order in SQLite, which cannot know that the changes are few. A cell that has
-# changed twice comes twice, with the same reading.
-SELECT_CHANGED_READINGS = """
-SELECT a.ticker, r.timeframe, r.indicator, r.reading
-FROM changes c CROSS JOIN readings r CROSS JOIN assets a
-WHERE c.created_at > ? AND r.asset_id = c.asset_id AND r.timeframe = c.timeframe
-  AND r.indicator = c.indicator AND a.id = c.asset_id
 """
 # A past board must be one that was served: not before the first commit was written, nor before the
 # first asset's changes are published.
@@ -91,31 +78,6 @@ async def load_last_created_at(db: Database) -> int:
     """
     newest: int = max((await db.execute(sql))[0])
     return newest
-
-
-async def load_grouped_readings(
-    db: Database, market_time: int | None, known: StoredSnapshot | None
-) -> Readings:
-    """Return the current readings as nested dicts: ticker, stored key, timeframe.
-
-    If `known` is at most some hours older than the market time, only what changed since is read.
-    """
-    age_ms = -1 if known is None else (market_time or 0) - (known.market_time or 0)
-    if known is None or not known.market_time or not 0 <= age_ms <= MAX_UPDATED_MS:
-        return group_readings(await db.fetch_packed(READING_COLUMNS, SELECT_READINGS))
-    rows = await db.fetch_packed(READING_COLUMNS, SELECT_CHANGED_READINGS, known.last_created_at)
-    # Readings of other assets are shared with `known`, and equal ones are one dict.
-    updated = dict(known.readings)
-    for ticker, cells in group_readings(rows).items():
-        stored = updated.get(ticker, {})
-        merged = {key: {**stored.get(key, {}), **readings} for key, readings in cells.items()}
-        updated[ticker] = stored | {
-            key: _unpack_readings(
-                sum((reading + 2) << (2 * TIMEFRAME_CODES[each]) for each, reading in cell.items())
-            )
-            for key, cell in merged.items()
-        }
-    return updated
 
 
 async def load_publish_from(db: Database) -> dict[str, int]:
@@ -225,18 +187,16 @@ async def load_snapshot(
     )
 
 
-def group_readings(rows: Iterable[Sequence[Any]]) -> Readings:
-    """Return readings as nested dicts: ticker, stored key, timeframe.
-
-    Rows have READING_COLUMNS; those without a reading are skipped.
-    """
+async def load_grouped_readings(db: Database) -> Readings:
+    """Return the current readings as nested dicts: ticker, stored key, timeframe."""
     # This is the longest piece of work in the event loop for a snapshot: 3 ms instead of 16 with a
     # ReadingRow per cell. Equal readings share one dict, so that a snapshot takes 0.1 MB, not 0.4.
     packed: dict[str, dict[int, int]] = {}
-    for ticker, timeframe, indicator, reading in rows:
-        if reading is not None:
-            cells = packed.setdefault(ticker, {})
-            cells[indicator] = cells.get(indicator, 0) | (reading + 2) << (2 * timeframe)
+    for ticker, timeframe, indicator, reading in await db.fetch_packed(
+        "ticker, timeframe, indicator, reading", SELECT_READINGS
+    ):
+        cells = packed.setdefault(ticker, {})
+        cells[indicator] = cells.get(indicator, 0) | (reading + 2) << (2 * timeframe)
     return {
         ticker: {KEYS_BY_CODE[code]: _unpack_readings(bits) for code, bits in cells.items()}
         for ticker, cells in packed.items()

@@ -137,11 +137,7 @@ class MarketStore:
             await writes.write_batch(db, batch)
 
     async def prune(self) -> int:
-        """Delete rows older than their retention unless they are still needed; return how many.
-
-        Old copies of the database go too.
-        """
-        await self._engine.delete_old_copies()
+        """Delete rows older than their retention unless they are still needed; return how many."""
         # The cutoff is committed before the first row goes, so that an audit never requires a row
         # that may be gone. Then many short transactions, so that no other writer waits for long.
         async with self._engine.begin_write() as db:
@@ -311,16 +307,13 @@ class MarketStore:
         """Return a number that changes with every commit; never blocks."""
         return self._engine.version()
 
-    async def snapshot(self, known: StoredSnapshot | None = None) -> StoredSnapshot:
-        """Return the latest state, read in one transaction.
-
-        `known` is an earlier result, with which the new one shares the readings that are the same.
-        """
+    async def snapshot(self) -> StoredSnapshot:
+        """Return the latest state, read in one transaction."""
         async with self._engine.begin_read(Lane.SNAPSHOT) as db:
             number = await reads.load_last_number(db)
             market_time = await reads.load_market_time(db)
             last_created_at = await reads.load_last_created_at(db)
-            readings = await reads.load_grouped_readings(db, market_time, known)
+            readings = await reads.load_grouped_readings(db)
             latest = await reads.load_snapshot(db, number, market_time, last_created_at, readings)
             return replace(latest, number=number)
 

@@ -3,11 +3,12 @@
 Its reads use the batch lane, so that calls never wait for them.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from store.access_rows import MemberKey, StoredMembership
-from store.sql.database import Engine, Lane, fetch_value
-from store.sql.key_store import SELECT_USED_KEYS, parse_used_key
+from store.sql.database import Engine, Lane, Row, fetch_value
+from store.sql.key_store import SELECT_USED_KEYS, StorePart, parse_used_key
 from store.sql.purchase_store import SELECT_MEMBERSHIPS, parse_membership
 
 # `created_at` is the key of both tables, so each count reads only the rows of its commit.
@@ -22,14 +23,14 @@ FROM passes ORDER BY number DESC LIMIT ?
 COUNT_KEYS = """
 SELECT
   (SELECT count(*) FROM keys
-     WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :at)) AS working_keys,
-  (SELECT coalesce(sum(used), 0) FROM usage WHERE day = :day) AS calls_today,
+     WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)) AS working_keys,
+  (SELECT coalesce(sum(used), 0) FROM usage WHERE day = ?) AS calls_today,
   (SELECT count(*) FROM access_requests) AS access_requests
 """
 COUNT_MEMBERSHIPS = """
 SELECT billing, mode, sum(CASE WHEN ended_at IS NULL THEN 1 ELSE 0 END) AS active,
-  sum(CASE WHEN created_at > :since THEN 1 ELSE 0 END) AS begun,
-  sum(CASE WHEN ended_at > :since THEN 1 ELSE 0 END) AS ended
+  sum(CASE WHEN created_at > ? THEN 1 ELSE 0 END) AS begun,
+  sum(CASE WHEN ended_at > ? THEN 1 ELSE 0 END) AS ended
 FROM memberships GROUP BY billing, mode ORDER BY mode, billing
 """
 
@@ -86,11 +87,12 @@ class MarketOperations:
         return await _measure(self._engine, "changes", "alerts", "passes")
 
 
-class AccessOperations:
+class AccessOperations(StorePart):
     """The part of the access store that the operations page reads."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    async def _read(self, sql: str, *values: object) -> Sequence[Row]:
+        async with self._engine.begin_read(Lane.BATCH) as db:
+            return await db.execute(sql, *values)
 
     async def list_keys(self, day: int, limit: int) -> list[MemberKey]:
         """Return keys with their calls of a UTC day: revoked ones last, then by their last use."""
@@ -100,32 +102,25 @@ ORDER BY CASE WHEN revoked_at IS NULL THEN 0 ELSE 1 END,
   coalesce(last_used_at, created_at) DESC, id DESC
 LIMIT ?
 """
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            return [parse_used_key(**row) for row in await db.execute(sql, day, limit)]
+        return await self._list(parse_used_key, sql, day, limit)
 
     async def find_key(self, key_id: int, day: int) -> MemberKey | None:
         """Return a key with its calls of a UTC day, live or not; None if there is no such key."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = await db.execute(f"{SELECT_USED_KEYS} WHERE id = ?", day, key_id)
-        return parse_used_key(**rows[0]) if rows else None
+        return await self._find(parse_used_key, f"{SELECT_USED_KEYS} WHERE id = ?", day, key_id)
 
     async def count_keys(self, at: int, day: int) -> KeyCounts:
         """Return the numbers of keys, calls and requests at a time (epoch ms)."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = await db.execute_named(COUNT_KEYS, {"at": at, "day": day})
-        return KeyCounts(*map(int, rows[0]))
+        (row,) = await self._read(COUNT_KEYS, at, day)
+        return KeyCounts(*map(int, row))
 
     async def list_memberships(self, limit: int) -> list[StoredMembership]:
         """Return the newest memberships, newest first."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = await db.execute(f"{SELECT_MEMBERSHIPS} ORDER BY id DESC LIMIT ?", limit)
-        return [parse_membership(**row) for row in rows]
+        sql = f"{SELECT_MEMBERSHIPS} ORDER BY id DESC LIMIT ?"
+        return await self._list(parse_membership, sql, limit)
 
     async def count_memberships(self, since: int) -> list[PlanCounts]:
         """Return the numbers of memberships by plan."""
-        async with self._engine.begin_read(Lane.BATCH) as db:
-            rows = await db.execute_named(COUNT_MEMBERSHIPS, {"since": since})
-        return [PlanCounts(**row) for row in rows]
+        return await self._list(PlanCounts, COUNT_MEMBERSHIPS, since, since)
 
     async def measure(self) -> StoreSize:
         """Return the size of the store."""

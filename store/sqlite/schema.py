@@ -1,30 +1,25 @@
-"""Named forward-only migrations of a SQLite file, each in its own transaction.
+"""Named forward-only migrations of a SQLite file; all pending ones in one transaction.
 
-Before a migration changes a file that is not new, the file is copied to FILE.before-MIGRATION. The
-copies are deleted by the daily prune once they are COPY_RETENTION_DAYS old.
+No copy is made before migrating: an operator makes a backup before an upgrade.
 """
 
-import os
 import re
 import sqlite3
-import stat
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-
-import structlog
 
 from store.errors import StoreError
 from store.migrations import (
     SchemaObjects,
     check_applied,
     describe_failed_migration,
-    describe_statement,
     list_schema_faults,
+    log_migrations,
     read_migration,
 )
-from store.sqlite.copies import copy_database, open_read_only
+from store.sqlite.copies import open_read_only
 from store.sqlite.files import create_private_file, restrict_to_owner
 
 MARKET_MIGRATIONS = ("market_0001",)
@@ -33,11 +28,6 @@ CREATE_MIGRATIONS = (
     "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
 )
 LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
-# A copy of the access file has the hashes of keys and the addresses of buyers, so it must not stay.
-COPY_RETENTION_DAYS = 30
-UNFINISHED = ".unfinished"
-
-log = structlog.get_logger("store")
 
 
 def migrate(path: Path, names: Sequence[str]) -> None:
@@ -52,13 +42,13 @@ def migrate(path: Path, names: Sequence[str]) -> None:
         with closing(
             sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
         ) as connection:
-            is_new = not _list_applied(connection, path, names)
+            done = _list_applied(connection, path, names)
             # Not before it is known that the file is not another program's. Market data have no
             # addresses, so the operator may share an existing file of them.
             if names[0] in ACCESS_MIGRATIONS:
                 restrict_to_owner(path)
-            while len(_list_applied(connection, path, names)) < len(names):
-                _apply_next(connection, path, names, is_new)
+            if len(done) < len(names):
+                _apply_pending(connection, path, names)
             _enable_wal(connection)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open {path}: {error}") from error
@@ -95,21 +85,6 @@ def split_statements(script: str) -> Iterator[str]:
         yield statement
 
 
-def delete_old_copies(path: Path, names: Sequence[str]) -> None:
-    """Delete the copies that the named migrations made long ago; log each."""
-    for copy in (_name_copy(path, name + end) for name in names for end in ("", UNFINISHED)):
-        try:
-            status = copy.lstat()
-            days = int((time.time() - status.st_mtime) // 86_400)
-            if stat.S_ISREG(status.st_mode) and days >= COPY_RETENTION_DAYS:
-                copy.unlink()
-                log.info("copy_deleted", copy=str(copy), age_days=days)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            log.warning("copy_not_deleted", copy=str(copy), reason=error.strerror)
-
-
 def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[str]) -> list[str]:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     if not tables:
@@ -121,29 +96,22 @@ def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[st
     return done
 
 
-def _apply_next(
-    connection: sqlite3.Connection, path: Path, names: Sequence[str], is_new: bool
-) -> None:
-    """Apply the first pending migration; do nothing if another process has applied it meanwhile."""
-    began = time.perf_counter()
+def _apply_pending(connection: sqlite3.Connection, path: Path, names: Sequence[str]) -> None:
+    """Apply the pending migrations in one transaction; StoreError names the one that fails."""
+    # Closing the connection rolls back what is not committed.
     connection.execute("BEGIN IMMEDIATE")
+    # Listed again under the write lock, because two processes may start at the same time.
+    done, missing = _list_applied(connection, path, names), names[0]
     try:
-        # List again under the write lock, because two processes may start at the same time.
-        done = _list_applied(connection, path, names)
-        if len(done) == len(names):
-            connection.rollback()
-            return
-        name = names[len(done)]
-        copy = None if is_new else _back_up(path, name)
-        _apply(connection, path, name, copy)
-    except BaseException:
-        # Closing the connection rolls back too, if this fails.
-        with suppress(sqlite3.Error):
-            connection.rollback()
-        raise
-    if copy is not None:
-        seconds = round(time.perf_counter() - began, 3)
-        log.info("migrated", database=str(path), migration=name, seconds=seconds, copy=str(copy))
+        connection.execute(CREATE_MIGRATIONS)
+        for missing in names[len(done) :]:
+            for statement in load_statements(missing):
+                connection.execute(statement)
+            connection.execute("INSERT INTO migrations (name) VALUES (?)", (missing,))
+        connection.execute("COMMIT")
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(describe_failed_migration(str(path), missing, error)) from error
+    log_migrations(str(path), done, names)
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
@@ -160,43 +128,6 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
             if not is_busy or time.monotonic() > deadline:
                 raise
         time.sleep(RETRY_PAUSE_S)
-
-
-def _apply(connection: sqlite3.Connection, path: Path, name: str, copy: Path | None) -> None:
-    """Run and commit a migration in the open transaction; StoreError names the step that fails."""
-    step = "its beginning"
-    try:
-        connection.execute(CREATE_MIGRATIONS)
-        for number, statement in enumerate(load_statements(name), 1):
-            step = describe_statement(number, statement)
-            connection.execute(statement)
-        step = "its end"
-        connection.execute("INSERT INTO migrations (name) VALUES (?)", (name,))
-        connection.execute("COMMIT")
-    except (sqlite3.Error, OSError) as error:
-        found = "The database is new, so there is no copy" if copy is None else f"A copy is {copy}"
-        remedy = f"{found}: fix the cause and start again"
-        raise StoreError(describe_failed_migration(str(path), name, step, error, remedy)) from error
-
-
-def _back_up(path: Path, name: str) -> Path:
-    """Copy the file before a migration; a copy under its final name is complete."""
-    copy, unfinished = _name_copy(path, name), _name_copy(path, name + UNFINISHED)
-    try:
-        # A killed process can have left these.
-        for left in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
-            left.unlink(missing_ok=True)
-        copy_database(path, unfinished)
-        os.replace(unfinished, copy)
-    except (sqlite3.Error, OSError, StoreError) as error:
-        remedy = "No copy was made: free disk space, or fix the cause, and start again"
-        step = f"its copy {copy}"
-        raise StoreError(describe_failed_migration(str(path), name, step, error, remedy)) from error
-    return copy
-
-
-def _name_copy(path: Path, name: str) -> Path:
-    return path.absolute().with_name(f"{path.name}.before-{name}")
 
 
 # The others are SQLite's own.

@@ -16,8 +16,8 @@ from schemas.usage import Quota
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import CallGroup, CountedGroup, KeyRow
 from store.errors import StoreError
+from store.opening import open_sqlite_access
 from store.sql.access_store import AccessStore
-from store.sqlite.access_store import open_sqlite_access
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, run_sql
 

@@ -521,7 +521,7 @@ KILLED_WHILE_REDEEMING = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from store.access_rows import MembershipRow
-from store.sqlite.access_store import open_sqlite_access
+from store.opening import open_sqlite_access
 
 async def redeem(path, token_hash):
     store = await open_sqlite_access(Path(path))

@@ -19,8 +19,8 @@ from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS as ALL_INDICATORS
 from compute.universe import Session, Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAMES
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,

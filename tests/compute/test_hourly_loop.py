@@ -24,9 +24,8 @@ from schemas.vocabulary import RUN_DELAY_MS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, 
 from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.market_rows import Batch
-from store.postgres.market_store import open_postgres_market
+from store.opening import open_postgres_market, open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import (
     ALTERNATING,
     NEVER,

@@ -48,8 +48,8 @@ from service.config.sources import open_source
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import Batch, ChangeRow, StoredSnapshot
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import ALTERNATING, AcceleratedClock, ClockEnded
 from tests.support.bar_sets import (
     copy_newest_rows,

@@ -23,7 +23,7 @@ from compute.schedule import to_market_ms
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from schemas.errors import OperatorError
-from store.sqlite.market_store import open_sqlite_market
+from store.opening import open_sqlite_market
 from tests.compute.executors import open_copying_executor
 from tests.doubles.scripted_source import AcceleratedClock
 from tests.support.row_builders import TABLES

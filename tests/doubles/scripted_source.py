@@ -32,8 +32,8 @@ from compute.sources.venue import VenueError
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import TIMEFRAMES, Clock, SourceKind, Timeframe
 from store.market_rows import ChangeRow, CommitRow
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.market import make_bar
 from tests.support.row_builders import list_changes, list_commits
 from tests.support.small_market import find_longer_close

@@ -19,7 +19,7 @@ import pytest
 from access.keys import hash_key
 from schemas.vocabulary import format_instant
 from store.access_rows import LoggedCall
-from store.postgres.access_store import open_postgres_access
+from store.opening import open_postgres_access
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.example_market import NOON
 from tests.support.postgres.server import PostgresServer, SharedServer, build_unprivileged_command

@@ -27,8 +27,7 @@ from compute.universe import load_universe
 from schemas.vocabulary import compute_midnight_s, format_instant
 from service.config.settings import Settings
 from service.config.stores import open_both
-from store.postgres.access_store import open_postgres_access
-from store.postgres.market_store import open_postgres_market
+from store.opening import open_postgres_access, open_postgres_market
 from tests.conftest import MAJORS
 from tests.scaling.fleet import (
     Caller,

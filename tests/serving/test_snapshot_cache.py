@@ -60,9 +60,9 @@ class CountingStore(MarketStore):
         self.is_loading = asyncio.Event()
         self.is_failing = False
 
-    async def snapshot(self, known=None) -> StoredSnapshot:
+    async def snapshot(self) -> StoredSnapshot:
         self.snapshots += 1
-        return await super().snapshot(known)
+        return await super().snapshot()
 
     async def past_snapshot(self, key, readings) -> StoredSnapshot:
         self.is_loading.set()

@@ -16,8 +16,8 @@ from serving.context import Context
 from serving.response_cache import ResponseBody
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.support.example_market import (
     HOUR_MS,
     NOON,

@@ -33,8 +33,8 @@ from service.config.sources import (
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
 from store.market_rows import AlertRow, ChangeRow, StoredSnapshot
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.market import Market, halve_bars, make_simulated_markets
 from tests.doubles.venues.server import VenuesDouble

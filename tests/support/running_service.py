@@ -37,11 +37,9 @@ from service.http.resources import Resources
 from service.http.server import build_server_config
 from serving.fair_share import FairShare
 from serving.tool_runner import OnCall
-from store.postgres.access_store import open_postgres_access
-from store.postgres.market_store import open_postgres_market
+from store.opening import open_postgres_access, open_postgres_market, open_sqlite_access
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
-from store.sqlite.access_store import open_sqlite_access
 from tests.doubles.smtp.server import Mailbox
 from tests.support.bad_inputs import build_path
 from tests.support.example_market import NOON, make_coverage, seed_market

@@ -23,8 +23,8 @@ from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnigh
 from serving.ledger import read_ledger
 from serving.signal_rows import FeedQuery
 from store.market_rows import FeedRow, StoredSnapshot
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.support.row_builders import list_changes, list_commits, list_epochs
 
 HOUR_S = 3600

@@ -15,16 +15,13 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 
 from store.errors import LockTakenError
-from store.postgres.access_store import PostgresUsageCounter
+from store.opening import open_postgres_market, open_sqlite_market
 from store.postgres.engine import PostgresEngine
-from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
 from store.postgres.transaction import convert_placeholders
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
-from store.sqlite.access_store import SqliteUsageCounter
 from store.sqlite.engine import SqliteEngine
-from store.sqlite.market_store import open_sqlite_market
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS
 from tests.support.postgres.server import copy_database, create_database
 from tests.support.row_builders import TABLES
@@ -122,7 +119,7 @@ class PostgresHome:
 
     async def open_access(self, store_class: type[AccessStore] = AccessStore) -> AccessStore:
         engine = await PostgresEngine.open(self.url, *SCHEMAS["access"])
-        return store_class(engine, PostgresUsageCounter(engine))
+        return store_class(engine)
 
     @asynccontextmanager
     async def open_plain(self, *before: str) -> AsyncIterator[RunSql]:
@@ -202,12 +199,9 @@ async def open_market_as(store_class: Callable[[SqliteEngine], AnyStore], path: 
     return store_class(await SqliteEngine.open(path, MARKET_MIGRATIONS))
 
 
-async def open_access_as(
-    store_class: Callable[[SqliteEngine, SqliteUsageCounter], AnyStore], path: Path
-) -> AnyStore:
+async def open_access_as(store_class: Callable[[SqliteEngine], AnyStore], path: Path) -> AnyStore:
     """Open an access file as a subclass of AccessStore."""
-    engine = await SqliteEngine.open(path, ACCESS_MIGRATIONS)
-    return store_class(engine, SqliteUsageCounter(engine))
+    return store_class(await SqliteEngine.open(path, ACCESS_MIGRATIONS))
 
 
 async def wait_for_version(store: MarketStore, seen: int) -> int:

@@ -17,7 +17,7 @@ from compute.indicators.contract import Indicator
 from compute.signing.log_signer import LogSigner
 from compute.signing.witnesses import Witness, Witnesses
 from service.commands.verify import VerifyOptions, verify_proof
-from store.sqlite.market_store import open_sqlite_market
+from store.opening import open_sqlite_market
 from tests.doubles.scripted_source import ALTERNATING
 from tests.doubles.witness import open_witness
 from tests.support.running_service import RunningService, ServiceProcess, run_service_process

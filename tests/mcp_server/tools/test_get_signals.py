@@ -22,7 +22,7 @@ from serving.json_text import to_json
 from serving.response_cache import ResponseCache
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow, Batch
-from store.sqlite.market_store import open_sqlite_market
+from store.opening import open_sqlite_market
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE
 from tests.support.example_market import (
     HOUR_MS,

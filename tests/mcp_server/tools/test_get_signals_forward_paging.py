@@ -17,10 +17,10 @@ import pytest
 from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, format_instant
 from serving.argument_values import parse_instant_ms
 from store.market_rows import AlertRow, Batch, ChangeRow, FeedRow
+from store.opening import open_sqlite_market
 from store.sql.database import MarketEngine
 from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.row_builders import list_changes

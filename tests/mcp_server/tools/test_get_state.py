@@ -11,8 +11,8 @@ from schemas.state import StateQuery
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, TIMEFRAMES, format_instant
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import CATALOG, STATE
 from tests.support.example_market import (
     HOUR_MS,

@@ -13,8 +13,8 @@ import pytest
 from access.mail import build_mail
 from schemas.version import describe_install
 from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
+from store.opening import open_sqlite_access
 from store.sql.access_store import AccessStore
-from store.sqlite.access_store import open_sqlite_access
 from tests.compute.conftest import RunSignals
 from tests.compute.conftest import signals as signals
 from tests.service.commands.test_cli import only_line, write_bars

@@ -15,8 +15,8 @@ import pytest
 from schemas.vocabulary import DAY_MS
 from serving.forwarded_for import NOTICE_NAME
 from store.access_rows import Notice
+from store.opening import open_sqlite_access
 from store.sqlite import files
-from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.schema import CREATE_MIGRATIONS
 from tests.doubles.smtp.server import PASSWORD, run_smtp_double
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double

@@ -18,8 +18,7 @@ from service.config.billing import describe_billing, find_outage_reason, open_pr
 from service.config.mail import choose_visible_outbox, open_mailer
 from service.config.settings import PREFIX, Settings, SettingsError
 from service.config.sources import build_log_signer, open_log_signer
-from store.sqlite.access_store import open_sqlite_access
-from store.sqlite.market_store import open_sqlite_market
+from store.opening import open_sqlite_access, open_sqlite_market
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.doubles.witness import open_witness
 from tests.service.commands.test_cli import only_line, write_bars

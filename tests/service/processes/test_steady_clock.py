@@ -31,7 +31,7 @@ from service.processes.steady_clock import (
 )
 from store.access_rows import SignInRow
 from store.market_rows import Batch
-from store.sqlite.market_store import open_sqlite_market
+from store.opening import open_sqlite_market
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,

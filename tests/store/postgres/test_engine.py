@@ -18,11 +18,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from store.errors import StoreError
-from store.postgres.access_store import open_postgres_access
-from store.postgres.database_info import count_missing_migrations
+from store.opening import open_postgres_access, open_postgres_market
 from store.postgres.engine import connect
-from store.postgres.market_engine import find_schema_faults
-from store.postgres.market_store import open_postgres_market
+from store.postgres.market_engine import count_missing_migrations, find_schema_faults
 from store.postgres.schema import SCHEMAS
 from store.sql.database import Lane, fetch_value
 from store.sql.market_store import MarketStore
@@ -203,27 +201,18 @@ async def read_schema(url: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("statement", "named", "reason"),
+    ("statement", "reason"),
     [
-        ("INSERT INTO missing\nVALUES ('secret');", "(INSERT INTO missing)", "does not exist"),
-        (
-            "DO $$\nBEGIN\n  PERFORM 1;\n  RAISE 'no;\n';\nEND $$;",
-            "(DO $$ BEGIN)",
-            "no;",
-        ),
-        (
-            "SELECT pg_terminate_backend(pg_backend_pid());",
-            "(SELECT pg_terminate_backend(pg_backend_pid());)",
-            "",
-        ),
+        ("INSERT INTO missing\nVALUES ('secret');", "does not exist"),
+        ("DO $$\nBEGIN\n  PERFORM 1;\n  RAISE 'no;\n';\nEND $$;", "no;"),
+        ("SELECT pg_terminate_backend(pg_backend_pid());", ""),
     ],
 )
-async def test_a_migration_that_fails_names_its_statement_and_changes_nothing(
+async def test_a_migration_that_fails_is_named_and_changes_nothing(
     database: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     statement: str,
-    named: str,
     reason: str,
 ) -> None:
     schema, migrations = SCHEMAS["market"]
@@ -242,10 +231,9 @@ async def test_a_migration_that_fails_names_its_statement_and_changes_nothing(
         with pytest.raises(StoreError) as failure, capture_logs() as logs:
             await open_postgres_market(database)
         message = str(failure.value)
-        assert f"migration postgres_market_9999 failed at statement 2 {named}: " in message
+        assert "migration postgres_market_9999 failed: " in message
         assert reason in message
         assert "unchanged" in message
-        assert "No copy was made" in message
         assert "secret" not in message
         assert "\n" not in message
         assert logs == []

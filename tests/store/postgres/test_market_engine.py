@@ -17,9 +17,8 @@ import pytest
 from store.access_rows import SignInRow
 from store.digest import GENESIS, digest_commit
 from store.errors import LockTakenError, StoreError
+from store.opening import open_postgres_access, open_postgres_market
 from store.postgres import market_engine as postgres_market_engine
-from store.postgres.access_store import open_postgres_access
-from store.postgres.market_store import open_postgres_market
 from store.sql import market_writes as writes
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
