@@ -72,7 +72,7 @@ class SampleStore(MarketStore):
         """Return the only version."""
         return 0
 
-    async def snapshot(self, known: StoredSnapshot | None = None) -> StoredSnapshot:
+    async def snapshot(self) -> StoredSnapshot:
         """Return the only state."""
         return self.stored
 
