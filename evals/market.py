@@ -21,8 +21,7 @@ from compute.universe import Universe, load_universe
 from service.config.settings import Settings
 from service.http.app import create_app
 from service.http.resources import Resources
-from store.opening import open_sqlite_access
-from store.opening import open_sqlite_market
+from store.opening import open_sqlite_access, open_sqlite_market
 
 TICKERS = (
     *("BTC", "ETH", "BNB", "SOL", "XRP", "DOGE", "ADA", "LINK", "AVAX", "LTC", "POL", "MATIC"),
