@@ -1,6 +1,7 @@
 """Buffers bars until all timeframes have stepped them, and selects those due at a run. Pure."""
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -75,30 +76,37 @@ class BarBuffer:
         `lagging` has the watermarks of the assets that were not fetched up to `until`. Bars of the
         assets in `building` are due at their own closes, however long ago those were.
         """
-        parts: list[tuple[int, Times, Series, Prices]] = []
+        taken = []
         for series_key in sorted(self._pending, key=row_by_series.__getitem__):
             ticker = series_key[0]
-            due, bars = self._take_ready(
-                series_key, 0 if ticker in building else start, lagging.get(ticker, until), until
+            first, watermark = 0 if ticker in building else start, lagging.get(ticker, until)
+            taken.append(
+                (row_by_series[series_key], *self.take_series(series_key, first, watermark, until))
             )
-            if len(bars):
-                funding = self._funding[series_key[0]].annualise(bars.close_time)
-                parts.append((row_by_series[series_key], due, bars, funding))
+        self.drop_settlements(until)
+        return join_due(taken)
+
+    def has_series(self, series_key: SeriesKey) -> bool:
+        """Return whether a sequence has had bars."""
+        return series_key in self._pending
+
+    def take_series(
+        self, series_key: SeriesKey, start: int, watermark: int, until: int
+    ) -> tuple[Times, Series, Prices]:
+        """Take one sequence's due bars; return the runs that step them, bars and annual funding."""
+        due, bars = self._take_ready(series_key, start, watermark, until)
+        if not len(bars):
+            return due, bars, NO_BARS.open
+        return due, bars, self._funding[series_key[0]].annualise(bars.close_time)
+
+    def drop_settlements(self, until: int) -> None:
+        """Drop the settlements that no later run needs."""
         # Annualised funding sums the 24 hours before a close, so the settlements of the day before
         # the oldest buffered bar stay.
         for ticker, settlements in self._funding.items():
             pending = (self._pending[ticker, each] for each in self.list_timeframes(ticker))
             oldest = min([until, *(int(bars.close_time[0]) for bars in pending if len(bars))])
             self._funding[ticker] = settlements.select_between(oldest - DAY_S, until)
-        rows, runs, series, fundings = zip(*parts, strict=True) if parts else ((), (), (), ())
-        prices = ([getattr(bars, name) for bars in series] for name in Bar._fields[:-1])
-        return DueBars(
-            row=np.array(rows, dtype=np.int64),
-            length=np.array([len(bars) for bars in series], dtype=np.int64),
-            run=np.concatenate([NO_BARS.close_time, *runs]),
-            close_time=np.concatenate([NO_BARS.close_time, *(bars.close_time for bars in series)]),
-            bar=Bar(*(np.concatenate([NO_BARS.open, *column]) for column in (*prices, fundings))),
-        )
 
     def joins_sundays(self, series_key: SeriesKey) -> bool:
         """Return whether the bars of a sequence are daily ones with Sunday's hours in Monday's."""
@@ -168,3 +176,20 @@ class BarBuffer:
             self._pending[series_key] = pending.select(pending.close_time > bars.close_time[-1])
         steps = due < self._ends.get(ticker, until + 1)
         return due[steps], bars.select(steps)
+
+
+def join_due(taken: Iterable[tuple[int, Times, Series, Prices]]) -> DueBars:
+    """Return what `take_series` took, each with its row, as one: by row, and in order of close."""
+    parts = sorted((one for one in taken if len(one[1])), key=itemgetter(0))
+    rows, runs, series, fundings = zip(*parts, strict=True) if parts else ((), (), (), ())
+    row, place = np.unique(np.array(rows, dtype=np.int64), return_inverse=True)
+    length = np.zeros(len(row), dtype=np.int64)
+    np.add.at(length, place, [len(bars) for bars in series])
+    prices = ([getattr(bars, name) for bars in series] for name in Bar._fields[:-1])
+    return DueBars(
+        row=row,
+        length=length,
+        run=np.concatenate([NO_BARS.close_time, *runs]),
+        close_time=np.concatenate([NO_BARS.close_time, *(bars.close_time for bars in series)]),
+        bar=Bar(*(np.concatenate([NO_BARS.open, *column]) for column in (*prices, fundings))),
+    )

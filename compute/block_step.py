@@ -14,7 +14,7 @@ from compute.bar_buffer import BarBuffer
 from compute.bars import Funding, Series, Times
 from compute.engine_state import EngineState
 from compute.indicators.contract import Indicator
-from compute.stepper import Changes, DueBars, Stepper
+from compute.stepper import Changes, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.market_rows import CarryRow, EpochRow
@@ -26,7 +26,7 @@ class BlockTask(NamedTuple):
     """A block, its new bars and settlements, and the runs `start` to `until` that step them.
 
     `lagging` and `building` are as for `BarBuffer.take_due`, `written_at` and `silent_until` as for
-    `AlertPipeline.run`.
+    `AlertPipeline.publish`.
     """
 
     state: EngineState
@@ -52,13 +52,6 @@ class BlockResult(NamedTuple):
 def step_block(task: BlockTask) -> BlockResult:
     """Buffer the new bars of a block and step those that are due."""
     # In a thread the state is the given object; another process returns a copy of its own.
-    due, changes, alerts = step_due(task)
-    carries, epochs = task.state.take_carry_rows(due, alerts)
-    return BlockResult(task.state, changes, alerts, carries, epochs)
-
-
-def step_due(task: BlockTask) -> tuple[DueBars, Changes, list[Alert]]:
-    """Buffer the new bars of a block; step those that are due, and return them with the result."""
     state = task.state
     for ticker, (series, settlements) in task.arrived.items():
         state.buffer.add(ticker, series, settlements)
@@ -66,10 +59,12 @@ def step_due(task: BlockTask) -> tuple[DueBars, Changes, list[Alert]]:
         state.stepper.row_by_series, task.start, task.until, task.lagging, task.building
     )
     changes, readings = state.stepper.step(due)
-    alerts = state.alerts.run(
-        due, readings, task.until, task.building, task.written_at, task.silent_until
+    firings = state.alerts.step(due, readings)
+    alerts = state.alerts.publish(
+        firings, task.until, task.building, task.written_at, task.silent_until
     )
-    return due, changes, alerts
+    carries, epochs = state.take_carry_rows(due, alerts)
+    return BlockResult(state, changes, alerts, carries, epochs)
 
 
 def merge_changes(parts: Sequence[Changes], cell_numbers: Sequence[Times]) -> Changes:

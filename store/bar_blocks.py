@@ -79,8 +79,10 @@ def _build_block(
         raise DamagedError(
             f"commit {rows[0]['pass']} holds bars of {ticker} with an unknown timeframe"
         )
-    bars = np.concatenate([_unpack_row(ticker, row) for row in rows])
-    if not _is_valid(bars):
+    bars, *later = (_unpack_row(ticker, row) for row in rows)
+    bars = np.concatenate([bars, *later]) if later else bars
+    # Each row is valid by itself.
+    if later and not _is_valid(bars):
         raise DamagedError(f"bars of {ticker} overlap in commit {rows[-1]['pass']} or before")
     if after is not None:
         bars = bars[np.searchsorted(bars["open_time"], after, side="right") :]

@@ -63,23 +63,21 @@ class AlertPipeline:
         self._engine: Final = Engine((ENGINE,), len(self.cells))
         self._publishers: Final = [Publisher(cell.timeframe) for cell in self.cells]
 
-    def run(
+    def publish(
         self,
-        due: DueBars,
-        readings: Readings,
+        firings_by_engine: Mapping[int, Sequence[Firing]],
         until: int,
         building: Mapping[str, int] = MappingProxyType({}),
         written_at: int | None = None,
         silent_until: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Alert]:
-        """Step due bars with their readings, shape (bars, indicators or more); return the alerts.
+        """Publish what the engines fired up to the hour `until`, as `step` returned it.
 
-        Held alerts that fall due up to the hour `until` are included, or up to the time that
-        `building` has of their asset. Cooldowns are measured as in `Publisher.run`, but up to the
-        hour `silent_until` of an asset by nominal hours. Alerts are ordered by hour, bar close,
+        Held alerts that fall due up to that hour are included, or up to the time that `building`
+        has of their asset. Cooldowns are measured as in `Publisher.run`, but up to the hour
+        `silent_until` of an asset by nominal hours. Alerts are ordered by hour, bar close,
         timeframe, ticker, indicator.
         """
-        firings_by_engine = self._step_engines(due, readings)
         out: list[tuple[int, int, int, Firing]] = []
         for number, publisher in enumerate(self._publishers):
             # The bars after the last built one may still replace or drop what is held.
@@ -126,8 +124,11 @@ class AlertPipeline:
         """Restart a publisher: it holds nothing and continues the cooldowns of `published`."""
         self._publishers[self._number_by_cell[cell]] = Publisher(cell.timeframe, published)
 
-    def _step_engines(self, due: DueBars, readings: Readings) -> dict[int, list[Firing]]:
-        """Step the engines; return the firings of each engine that fired, in order."""
+    def step(self, due: DueBars, readings: Readings) -> dict[int, list[Firing]]:
+        """Step due bars with their readings, shape (bars, indicators or more).
+
+        Return the firings of each engine that fired, in order.
+        """
         rows, bars, columns = self._expand_steps(due)
         if not len(rows):
             return {}

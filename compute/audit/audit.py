@@ -157,6 +157,7 @@ class Audit:
             for block in self._blocks
         ]
         self._restarted: Final = self._list_restarted()
+        self._epoch_numbers: Final = {row[1] for row in market.context if row[0] == "epoch"}
         self._is_whole = True
         self._rows: Final[list[Rows]] = []
         self._last_created_at = 0
@@ -266,7 +267,8 @@ class Audit:
     ) -> list[CommitPart]:
         """Return each block's part of a commit."""
         run = find_last_run(commit.market_time)
-        parts = [CommitPart(start, run, commit.written_at) for _ in self._blocks]
+        begins_epochs = commit.number in self._epoch_numbers
+        parts = [CommitPart(start, run, commit.written_at, begins_epochs) for _ in self._blocks]
         by_ticker = {ticker: parts[at] for ticker, at in self._block_by_ticker.items()}
         for block in content.bars:
             if block.ticker in by_ticker:

@@ -154,7 +154,9 @@ class InputsCheck:
         """Yield the wrong names of a commit; `start` is the first hour (epoch s) of its runs."""
         # The last one of an asset's rows wins: those of a history that is built are the watermarks.
         backlogs = {row.ticker: False for row in content.funding}
-        backlogs |= {block.ticker: _find_first_close(block) < start for block in content.bars}
+        # Only assets that are new are asked for; finding each close would take most of an audit.
+        new = (block for block in content.bars if block.ticker not in self._known)
+        backlogs |= {block.ticker: _find_first_close(block) < start for block in new}
         backlogs |= {row.ticker: True for row in content.watermarks if row.history == "building"}
         stored = self._assets[number]
         begun = {ticker: backlogs[ticker] for ticker in sorted(backlogs.keys() - self._known)}

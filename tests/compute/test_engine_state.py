@@ -71,7 +71,9 @@ def step(state: EngineState, hours: list[int]) -> tuple[dict[Cell, CarryRow], li
     state.buffer.add("BTC", make_bars(hours), NO_FUNDING)
     due = state.buffer.take_due(state.stepper.row_by_series, hours[0], hours[-1], {})
     _, readings = state.stepper.step(due)
-    carries, epochs = state.take_carry_rows(due, state.alerts.run(due, readings, hours[-1]))
+    carries, epochs = state.take_carry_rows(
+        due, state.alerts.publish(state.alerts.step(due, readings), hours[-1])
+    )
     return {Cell(c.ticker, c.timeframe, c.indicator): c for c in carries}, epochs
 
 
