@@ -11,7 +11,7 @@ from mcp_server.chat_views import DRAW_TOOL, ChatView, ChatViews
 from mcp_server.tools.get_flips import GET_FLIPS
 from mcp_server.tools.get_state import GET_STATE
 from schemas.errors import ApiError
-from schemas.query import MAX_LIST_CHARS, Query
+from schemas.query import MAX_LIST_CHARS, Query, TickerList
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.tool import Tool
@@ -52,6 +52,12 @@ class PageAddress(Query):
     )
 
 
+class ResultBoardQuery(BoardQuery):
+    """A board of the assets that a result names."""
+
+    watch: TickerList = None
+
+
 class DrawnPage(BaseModel):
     """The part of a page that a view shows."""
 
@@ -63,7 +69,11 @@ async def draw_page(query: PageAddress, context: Context) -> DrawnPage:
     path, _, arguments = query.address.partition("?")
     request = Request({"type": "http", "query_string": arguments.encode()})
     if path == "/":
-        board = await load_board(parse_page_query(request, BoardQuery), (), context)
+        wanted = parse_page_query(request, ResultBoardQuery)
+        tickers = [ticker.strip().upper() for ticker in (wanted.watch or "").split(",")]
+        if wanted.watch:
+            wanted = wanted.model_copy(update={"show": "watched"})
+        board = await load_board(wanted, tickers, context)
         values = list_row_values(board)
         values |= {"badge": BADGES[board.state.meta.source], "is_member": False}
         return DrawnPage(html=render_template("chat_board.html", "/", **values))

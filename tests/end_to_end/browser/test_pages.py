@@ -181,6 +181,8 @@ CUT_MARKS = """
 async def open_chart(walk: BrowserWindow, served: RunningService) -> None:
     await walk.page.goto(f"{served.base_url}/assets/BTC?timeframe=4h")
     await walk.page.wait_for_selector("#plot.drawn")
+    # On a phone, the current readings stand above it.
+    await walk.page.locator("#plot").scroll_into_view_if_needed()
 
 
 async def wait_for_range(walk: BrowserWindow, condition: str) -> float:
