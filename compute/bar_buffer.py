@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Container, Iterable, Mapping
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -33,24 +32,15 @@ class BarBuffer:
         ends: Mapping[str, int],
         sunday_joining: Collection[str],
     ) -> None:
-        """Take the native timeframes, and when (epoch seconds) removed assets stop stepping.
+        """Take the timeframe of each asset's bars, and when (epoch s) removed assets stop stepping.
 
         Sunday's hours of the assets in `sunday_joining` belong to Monday's daily bar.
         """
-        self._native_timeframes: Final = dict(native_timeframes)
+        self.native_timeframes: Final = dict(native_timeframes)
         self._ends: Final = dict(ends)
         self._sunday_joining: Final = frozenset(sunday_joining)
         self._pending: dict[SeriesKey, Series] = {}
         self._funding: dict[str, Funding] = {}
-
-    @property
-    def native_timeframes(self) -> Mapping[str, Timeframe]:
-        """The timeframe of each asset's bars, as a read-only view."""
-        return MappingProxyType(self._native_timeframes)
-
-    def set_native_timeframe(self, ticker: str, native: Timeframe) -> None:
-        """Set the timeframe of the bars that an asset gets from now on."""
-        self._native_timeframes[ticker] = native
 
     def add(self, ticker: str, bars: Series, funding: Funding) -> None:
         """Add new bars and settlements of one asset, all later than those added before."""
@@ -61,7 +51,7 @@ class BarBuffer:
 
     def list_timeframes(self, ticker: str) -> tuple[Timeframe, ...]:
         """Return the timeframes that an asset's bars serve."""
-        return list_served_timeframes(self._native_timeframes[ticker])
+        return list_served_timeframes(self.native_timeframes[ticker])
 
     def take_due(
         self,
@@ -104,40 +94,34 @@ class BarBuffer:
         # Annualised funding sums the 24 hours before a close, so the settlements of the day before
         # the oldest buffered bar stay.
         for ticker, settlements in self._funding.items():
-            pending = (self._pending[ticker, each] for each in self.list_timeframes(ticker))
-            oldest = min([until, *(int(bars.close_time[0]) for bars in pending if len(bars))])
+            left = (self._pending[ticker, each] for each in self.list_timeframes(ticker))
+            oldest = min([until, *(int(bars.close_time[0]) for bars in left if len(bars))])
             self._funding[ticker] = settlements.select_between(oldest - DAY_S, until)
 
     def joins_sundays(self, series_key: SeriesKey) -> bool:
         """Return whether the bars of a sequence are daily ones with Sunday's hours in Monday's."""
         ticker, timeframe = series_key
-        is_built = self._native_timeframes.get(ticker) != timeframe
+        is_built = self.native_timeframes.get(ticker) != timeframe
         return timeframe == "1d" and is_built and ticker in self._sunday_joining
 
     def build_bars(self, series_key: SeriesKey, bars: Series) -> Series:
         """Return the bars of a sequence's timeframe, built from those of the native one."""
         ticker, timeframe = series_key
-        if self._native_timeframes[ticker] == timeframe:
+        if self.native_timeframes[ticker] == timeframe:
             return bars
         return resample_bars(
             bars, TIMEFRAME_DURATIONS_S[timeframe], joins_sundays=self.joins_sundays(series_key)
         )
 
-    def restore_series(
+    def resume_series(
         self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
-    ) -> None:
-        """Put back the stored bars that a sequence has not stepped, and stored settlements."""
+    ) -> Series:
+        """Buffer the stored bars that a sequence has not stepped; return those that it has."""
         is_pending = self._find_closes(series_key, bars.close_time) > stepped_to
         self._pending[series_key] = bars.select(is_pending)
         self._funding[series_key[0]] = funding
-
-    def adopt_asset(self, ticker: str, other: "BarBuffer") -> None:
-        """Hold what another buffer holds of an asset."""
-        if ticker in other._funding:
-            self._funding[ticker] = other._funding[ticker]
-        for timeframe in self.list_timeframes(ticker):
-            if (ticker, timeframe) in other._pending:
-                self._pending[ticker, timeframe] = other._pending[ticker, timeframe]
+        series = self.build_bars(series_key, bars)
+        return series.select(series.close_time <= stepped_to)
 
     def find_pending_closes(self) -> dict[SeriesKey, int]:
         """Return the next close of each sequence that has buffered bars."""

@@ -217,23 +217,18 @@ def find_spacing_faults(open_time: Times, period_s: int, after: int | None = Non
     for index in np.flatnonzero(open_time - before < period_s).tolist():
         if index > 0 and faults[index - 1] == 0:
             after = int(open_time[index - 1])
-        faults[index] = BAR_FAULTS.index(
-            _find_spacing_fault(int(open_time[index]), after, period_s)
-        )
+        opened, fault = int(open_time[index]), ""
+        if after is not None and opened <= after:
+            fault = "open time is repeated"
+        elif after is not None and period_s == HOUR_S and opened - after < HOUR_S:
+            fault = "opens less than an hour after its predecessor"
+        # A step takes one bar per close: of two daily bars that would close at the same midnight,
+        # the later one is rejected. The close depends on the open time in whole periods, rounded
+        # up.
+        elif after is not None and -opened // period_s >= -after // period_s:
+            fault = "closes together with its predecessor"
+        faults[index] = BAR_FAULTS.index(fault)
     return faults
-
-
-def _find_spacing_fault(opened: int, after: int | None, period_s: int) -> str:
-    if after is None:
-        return ""
-    if opened <= after:
-        return "open time is repeated"
-    if period_s == HOUR_S and opened - after < HOUR_S:
-        return "opens less than an hour after its predecessor"
-    # A step takes one bar per close: of two daily bars that would close at the same midnight,
-    # the later one is rejected. The close depends on the open time in whole periods, rounded up.
-    closes_together = -opened // period_s >= -after // period_s
-    return "closes together with its predecessor" if closes_together else ""
 
 
 NO_BARS = Series.from_rows([], HOUR_S)

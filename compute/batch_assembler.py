@@ -1,6 +1,8 @@
 """Steps the bars that a source delivered, and builds the rows of the batch to commit."""
 
+import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Final
 
@@ -15,20 +17,18 @@ from compute.block_step import (
     merge_alerts,
     merge_changes,
     merge_rows,
-    regroup_states,
     step_block,
 )
 from compute.engine_state import EngineState
-from compute.executor import split_into_blocks
+from compute.executor import run_tasks
 from compute.fetch_tracker import FetchTracker
 from compute.indicators.contract import NO_READING
 from compute.schedule import RUN_DELAY_S, HistoryBounds, find_last_run, to_market_ms
 from compute.sources.source import FetchResult
 from compute.stepper import Cell, Changes, SeriesKey
-from compute.universe import Universe
-from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS, Action, Clock
+from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS, TIMEFRAMES, Action, Clock
 from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
-from store.market_rows import AlertRow, BarBlock, Batch, FundingRow, MissingBarsRow, WatermarkRow
+from store.market_rows import AlertRow, BarBlock, Batch, FundingRow, MissingBarsRow
 
 NEVER = np.iinfo(np.int64).max
 
@@ -143,17 +143,33 @@ def build_feed_rows(
         for at, alert in zip(alert_times.tolist(), shown, strict=True)
         for cell in [alert.cell]
     ]
-    return build_change_rows(changes, cells, change_times, get_epoch, publish_from), alert_rows
+    numbers, which = np.unique(changes.cell, return_inverse=True)
+    moved = [cells[number] for number in numbers.tolist()]
+    # The universe feed shows the changes of logged keys, but no first readings. The bar decides,
+    # not the run: the backlog of a new asset steps in a run that is published.
+    shown_from = [publish_from.get(c.ticker, 0) if c.key in LOGGED_IDS else NEVER for c in moved]
+    is_shown = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
+    change_rows = ChangeTable(
+        [ChangedCell(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved],
+        change_times,
+        which,
+        changes.close_time,
+        np.where(changes.before == NO_READING, np.int8(NO_BEFORE), changes.before),
+        changes.after,
+        changes.price,
+        is_shown & (changes.before != NO_READING),
+    )
+    return change_rows, alert_rows
 
 
-def find_publish_from(start: int, *, has_backlog: bool) -> int:
+def find_publish_from(start: int, feed_from_ms: int, *, has_backlog: bool) -> int:
     """Return from when on (epoch ms) the changes of an asset that is new to the store show.
 
     `start` is the first hour of the batch. No change shows before the feed of a first start begins.
     """
     # Bars older than the batch warm up without publishing: the service did not know the asset when
     # they closed.
-    return to_market_ms(start) + 1 if has_backlog and start > 0 else 0
+    return max(to_market_ms(start) + 1 if has_backlog and start > 0 else 0, feed_from_ms)
 
 
 def find_silent_hours(building: Iterable[str], publish_from: Mapping[str, int]) -> dict[str, int]:
@@ -162,46 +178,12 @@ def find_silent_hours(building: Iterable[str], publish_from: Mapping[str, int]) 
     return {ticker: find_last_run(publish_from.get(ticker, 0) - 1) for ticker in building}
 
 
-def build_change_rows(
-    changes: Changes,
-    cells: Sequence[Cell],
-    created_at: Times,
-    get_epoch: Callable[[Cell], int],
-    publish_from: Mapping[str, int],
-) -> ChangeTable:
-    """Return changes as rows to store, dated by `created_at`.
-
-    The universe feed shows a change if its key is logged, it is not a first reading, and its bar
-    closed at or after the asset's `publish_from`.
-    """
-    numbers, which = np.unique(changes.cell, return_inverse=True)
-    moved = [cells[number] for number in numbers.tolist()]
-    # The bar decides, not the run: the backlog of a new asset steps in a run that is published.
-    shown_from = [
-        publish_from.get(cell.ticker, 0) if cell.key in LOGGED_IDS else NEVER for cell in moved
-    ]
-    is_shown = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
-    return ChangeTable(
-        [ChangedCell(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved],
-        created_at,
-        which,
-        changes.close_time,
-        np.where(changes.before == NO_READING, np.int8(NO_BEFORE), changes.before),
-        changes.after,
-        changes.price,
-        is_shown & (changes.before != NO_READING),
-    )
-
-
 class BatchAssembler:
-    """Advances the engine state batch by batch; it counts each returned batch as committed.
-
-    The state is one block of assets, or several between `split` and `join`.
-    """
+    """Advances the engine state batch by batch; it counts each returned batch as committed."""
 
     def __init__(
         self,
-        state: EngineState,
+        blocks: Sequence[EngineState],
         tracker: FetchTracker,
         publish_from: Mapping[str, int],
         last_created_at: int,
@@ -213,9 +195,7 @@ class BatchAssembler:
 
         `published_at` has those of each engine and action.
         """
-        self._blocks = [state]
-        self._cells: Final = state.stepper.cells
-        self._cell_numbers: list[Times] = [np.arange(len(self._cells))]
+        self.use_blocks(blocks)
         self._tracker: Final = tracker
         self._publish_from_by_ticker: Final = dict(publish_from)
         self._last_created_at = last_created_at
@@ -224,50 +204,28 @@ class BatchAssembler:
         self._backfilled_until: int | None = bounds.backfilled_until
         self._market_clock: Final = market_clock
 
-    @property
-    def state(self) -> EngineState:
-        """The state, which must be one block."""
-        (state,) = self._blocks
-        return state
-
-    @property
-    def block_count(self) -> int:
-        """The number of blocks."""
-        return len(self._blocks)
-
-    def split(self, count: int, universe: Universe) -> None:
-        """Split the state into at most `count` blocks, unless epochs still have to be stored."""
-        if self.state.new_epochs:
-            return
-        # Ascending tickers, so that the rows of a block follow those of the block before.
-        tickers = sorted(self.state.buffer.native_timeframes)
-        groups = split_into_blocks(tickers, len(tickers), count)
-        self._regroup(groups, universe)
-
-    def join(self, universe: Universe) -> None:
-        """Make the state one block again."""
-        if self.block_count > 1:
-            tickers = [t for block in self._blocks for t in block.buffer.native_timeframes]
-            self._regroup([tickers], universe)
-
-    def list_due_hours(self) -> list[int]:
-        """Return the next hours at which buffered bars close or held alerts fall due."""
-        return [
-            hour
-            for block in self._blocks
-            for hour in (
-                *block.buffer.find_pending_closes().values(),
-                *block.alerts.list_due_hours(),
-            )
+    def use_blocks(self, blocks: Sequence[EngineState]) -> None:
+        """Continue with the same state in these blocks of assets."""
+        self.blocks = blocks
+        cells = [cell for block in blocks for cell in block.stepper.cells]
+        # As in one block. The sort keeps the order of the keys.
+        self._cells = sorted(cells, key=lambda c: (TIMEFRAMES.index(c.timeframe), c.ticker))
+        number_by_cell = {cell: number for number, cell in enumerate(self._cells)}
+        self._cell_numbers = [
+            np.array([number_by_cell[cell] for cell in block.stepper.cells], dtype=np.int64)
+            for block in blocks
         ]
+
+    def get_block(self, ticker: str) -> EngineState:
+        """Return the block of an asset."""
+        return next(b for b in self.blocks if ticker in b.buffer.native_timeframes)
 
     def find_pending_closes(self) -> dict[SeriesKey, int]:
         """Return the next close of each sequence that has buffered bars."""
-        return {
-            series_key: close
-            for block in self._blocks
-            for series_key, close in block.buffer.find_pending_closes().items()
-        }
+        closes: dict[SeriesKey, int] = {}
+        for block in self.blocks:
+            closes |= block.buffer.find_pending_closes()
+        return closes
 
     def end_backfill(self) -> None:
         """Date all rows by the market clock from now on, even those of the backfill's last hour."""
@@ -275,18 +233,32 @@ class BatchAssembler:
         # were served then. Only the history of a first start has nominal times.
         self._backfilled_until = None
 
-    def assemble(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
-        """Buffer the fetched bars, step those due from `start` to `until`, and build the rows."""
-        batch, tasks = self.begin(start, until, fetched)
-        return self.finish(batch, list(map(step_block, tasks)))
+    async def assemble(
+        self,
+        start: int,
+        until: int,
+        fetched: Mapping[str, FetchResult],
+        executor: Executor | None = None,
+    ) -> Batch:
+        """Buffer the fetched bars, step those due from `start` to `until`, and build the rows.
 
-    def begin(
+        The blocks step one after another in a thread, or in tasks of an executor.
+        """
+        batch, tasks = await asyncio.to_thread(self._begin, start, until, fetched)
+        if executor is None:
+            results = [await asyncio.to_thread(step_block, task) for task in tasks]
+        else:
+            results = await run_tasks(executor, step_block, tasks)
+        return await asyncio.to_thread(self._finish, batch, results)
+
+    def _begin(
         self, start: int, until: int, fetched: Mapping[str, FetchResult]
     ) -> tuple[Batch, list[BlockTask]]:
         """Record the fetched bars; return a batch without results, and a task for each block."""
-        # Read once, because the cooldowns and `created_at` must go by the same time, which the
-        # store records.
-        written_at = self._find_written_at(until)
+        # The market clock is read once, because the cooldowns and `created_at` must go by the same
+        # time, which the store records. It is None if the rows get the nominal times of their runs.
+        is_nominal = self._backfilled_until is not None and until <= self._backfilled_until
+        written_at = None if is_nominal else self._market_clock()
         bars, funding, publish_from = self._build_fetched_rows(start, fetched)
         self._publish_from_by_ticker.update(publish_from)
         self._tracker.update_lagging(until)
@@ -306,18 +278,30 @@ class BatchAssembler:
             ],
             held_bars=sum(new.is_newly_held for new in fetched.values()),
         )
-        return batch, [
-            self._build_task(block, start, until, fetched, written_at) for block in self._blocks
-        ]
+        building = self._list_built(until)
+        silent_until = find_silent_hours(building, self._publish_from_by_ticker)
+        tasks = []
+        for block in self.blocks:
+            tickers = block.buffer.native_timeframes
+            rows = [row for row in self._tracker.lagging if row.ticker in tickers]
+            lagging = {row.ticker: row.watermark for row in rows}
+            arrived: dict[str, tuple[Series, Funding]] = {}
+            for ticker in fetched.keys() & tickers.keys():
+                series, settlements = self._tracker.cut_at_removal(ticker, fetched[ticker])
+                # If the history was restated, the rebuild has already buffered these bars.
+                arrived[ticker] = NO_BARS if fetched[ticker].is_restated else series, settlements
+            times = lagging, building, written_at, silent_until
+            tasks.append(BlockTask(block, arrived, start, until, *times))
+        return batch, tasks
 
-    def finish(self, batch: Batch, results: Sequence[BlockResult]) -> Batch:
+    def _finish(self, batch: Batch, results: Sequence[BlockResult]) -> Batch:
         """Return the batch with the rows that the tasks gave, one result for each block."""
         until = batch.market_time // 1000 - RUN_DELAY_S
-        self._blocks = [result.state for result in results]
+        self.blocks = [result.state for result in results]
         now_s = (batch.written_at or batch.market_time) // 1000
         self._tracker.update_late(until, now_s, self.find_pending_closes())
         all_changes = merge_changes([result.changes for result in results], self._cell_numbers)
-        engine_keys = list(self._blocks[0].alerts.versions)
+        engine_keys = list(self.blocks[0].alerts.versions)
         alerts = merge_alerts([result.alerts for result in results], engine_keys)
         changes, alert_rows = build_feed_rows(
             all_changes,
@@ -326,75 +310,29 @@ class BatchAssembler:
             self._last_created_at,
             self._published_at,
             self._cells,
-            lambda cell: self._get_block(cell.ticker).get_epoch(cell),
+            lambda cell: self.get_block(cell.ticker).get_epoch(cell),
             self._publish_from_by_ticker,
             self._list_built(until),
         )
         newest = [rows[-1].created_at for rows in (changes, alert_rows) if len(rows)]
         self._last_created_at = max(newest, default=self._last_created_at)
+        lagging = self._tracker.lagging
         return replace(
             batch,
             changes=changes,
             carries=merge_rows([result.carries for result in results]),
             epochs=merge_rows([result.epochs for result in results]),
-            # Part of the commit, and so of its digest: an audit has to know which assets this
-            # batch did not wait for, because they decide which longer bars could step.
-            watermarks=self._list_watermarks(),
+            # Those of assets with stored bars. They are part of the commit, and so of its digest:
+            # an audit has to know which assets this batch did not wait for, because they decide
+            # which longer bars could step.
+            watermarks=[row for row in lagging if row.ticker in self._publish_from_by_ticker],
             alerts=alert_rows,
         )
-
-    def _regroup(self, groups: Sequence[Sequence[str]], universe: Universe) -> None:
-        self._blocks = regroup_states(self._blocks, groups, universe)
-        number_by_cell = {cell: number for number, cell in enumerate(self._cells)}
-        self._cell_numbers = [
-            np.array([number_by_cell[cell] for cell in block.stepper.cells], dtype=np.int64)
-            for block in self._blocks
-        ]
-
-    def _get_block(self, ticker: str) -> EngineState:
-        return next(b for b in self._blocks if ticker in b.buffer.native_timeframes)
-
-    def _find_written_at(self, run: int) -> int | None:
-        """Return the market clock, None if the rows up to a run get their nominal times."""
-        is_nominal = self._backfilled_until is not None and run <= self._backfilled_until
-        return None if is_nominal else self._market_clock()
-
-    def _list_watermarks(self) -> list[WatermarkRow]:
-        """Return the watermarks of the lagging and late assets that have stored bars."""
-        return [row for row in self._tracker.lagging if row.ticker in self._publish_from_by_ticker]
 
     def _list_built(self, until: int) -> dict[str, int]:
         """Return the assets whose history the batch of a run builds, and up to which hour."""
         rows = self._tracker.lagging
         return {r.ticker: r.get_built_hour(until) for r in rows if r.history != "followed"}
-
-    def _build_task(
-        self,
-        block: EngineState,
-        start: int,
-        until: int,
-        fetched: Mapping[str, FetchResult],
-        written_at: int | None,
-    ) -> BlockTask:
-        """Return the task that steps a block's bars; the tracker has its watermarks."""
-        tickers = block.buffer.native_timeframes
-        lagging = [row for row in self._tracker.lagging if row.ticker in tickers]
-        building = self._list_built(until)
-        arrived: dict[str, tuple[Series, Funding]] = {}
-        for ticker in fetched.keys() & tickers.keys():
-            series, settlements = self._tracker.cut_at_removal(ticker, fetched[ticker])
-            # If the history was restated, the rebuild has already buffered these bars.
-            arrived[ticker] = NO_BARS if fetched[ticker].is_restated else series, settlements
-        return BlockTask(
-            block,
-            arrived,
-            start,
-            until,
-            {row.ticker: row.watermark for row in lagging},
-            building,
-            written_at,
-            find_silent_hours(building, self._publish_from_by_ticker),
-        )
 
     def _build_fetched_rows(
         self, start: int, fetched: Mapping[str, FetchResult]
@@ -402,33 +340,32 @@ class BatchAssembler:
         """Record the watermarks; return the rows to store and `publish_from` of new assets."""
         bars: list[BarBlock] = []
         funding: list[FundingRow] = []
-        publish_from: dict[str, int] = {}
+        has_backlog: dict[str, bool] = {}
         for ticker, new in fetched.items():
-            self._tracker.record_watermark(ticker, new.watermark)
+            self._tracker.watermarks[ticker] = new.watermark
             series, settlements = self._tracker.cut_at_removal(ticker, new)
             if len(series):
-                state = self._get_block(ticker)
+                state = self.get_block(ticker)
                 columns = series.open, series.high, series.low, series.close, series.volume
                 block = BarBlock(
                     ticker,
                     state.buffer.native_timeframes[ticker],
                     series.open_time,
                     np.column_stack(columns),
-                    state.get_revision(ticker),
+                    state.revisions[ticker],
                     self._tracker.get_source_name(ticker),
                 )
                 bars.append(block)
             pairs = zip(settlements.settled_at.tolist(), settlements.rate.tolist(), strict=True)
             funding += [FundingRow(ticker, settled_at, rate) for settled_at, rate in pairs]
-            if ticker not in self._publish_from_by_ticker and (
-                len(series) or len(settlements.rate)
-            ):
-                backlog = len(series) > 0 and series.close_time[0] < start
-                publish_from[ticker] = self._find_publish_from(start, has_backlog=backlog)
-        # Stored before the first bar, so that a restart knows when the history was begun.
-        for ticker in self._tracker.building - self._publish_from_by_ticker.keys():
-            publish_from[ticker] = self._find_publish_from(start, has_backlog=True)
+            if len(series) or len(settlements.rate):
+                has_backlog[ticker] = len(series) > 0 and series.close_time[0] < start
+        # That of a history that is built is stored before its first bar, so that a restart knows
+        # when it was begun.
+        has_backlog |= dict.fromkeys(sorted(self._tracker.building), True)
+        publish_from = {
+            ticker: find_publish_from(start, self._feed_from_ms, has_backlog=backlog)
+            for ticker, backlog in has_backlog.items()
+            if ticker not in self._publish_from_by_ticker
+        }
         return bars, funding, publish_from
-
-    def _find_publish_from(self, start: int, *, has_backlog: bool) -> int:
-        return max(find_publish_from(start, has_backlog=has_backlog), self._feed_from_ms)

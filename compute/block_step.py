@@ -92,11 +92,10 @@ def merge_alerts(parts: Iterable[Sequence[Alert]], engine_keys: Sequence[str]) -
     return sorted(chain.from_iterable(parts), key=rank)
 
 
-def merge_rows(parts: Sequence[Sequence[StateRow]]) -> Sequence[StateRow]:
-    """Return the carries or epochs of blocks of ascending tickers in order, as those of one."""
-    if len(parts) == 1:
-        return parts[0]
-    return sorted(chain.from_iterable(parts), key=lambda row: TIMEFRAMES.index(row.timeframe))
+def merge_rows(parts: Iterable[Sequence[StateRow]]) -> list[StateRow]:
+    """Return the carries or epochs of all blocks in order, however many blocks there are."""
+    rows = chain.from_iterable(parts)
+    return sorted(rows, key=lambda row: (TIMEFRAMES.index(row.timeframe), row.ticker))
 
 
 def build_state(
@@ -113,31 +112,3 @@ def build_state(
     buffer = BarBuffer(native_timeframes, ends, sunday_joining)
     carries = [row for row in carries if row.ticker in native_timeframes]
     return EngineState(stepper, alerts, buffer, carries, revisions)
-
-
-def regroup_states(
-    states: Sequence[EngineState], groups: Iterable[Sequence[str]], universe: Universe
-) -> list[EngineState]:
-    """Return the same state with a block for each group of tickers.
-
-    Epochs that no batch has stored must have been taken before.
-    """
-    carries = [row for state in states for row in state.carries]
-    revisions = {ticker: n for state in states for ticker, n in state.revisions.items()}
-    state_by_ticker = {
-        ticker: state for state in states for ticker in state.buffer.native_timeframes
-    }
-    regrouped = []
-    for group in groups:
-        native = {t: state_by_ticker[t].buffer.native_timeframes[t] for t in group}
-        new = build_state(universe, states[0].stepper.indicators, native, carries, revisions)
-        for ticker in group:
-            new.buffer.adopt_asset(ticker, state_by_ticker[ticker].buffer)
-            for timeframe in new.buffer.list_timeframes(ticker):
-                new.restore_carries((ticker, timeframe))
-        for state in states:
-            for cell, reading in state.stepper.get_readings().items():
-                if cell.ticker in native:
-                    new.stepper.set_reading(cell, reading)
-        regrouped.append(new)
-    return regrouped

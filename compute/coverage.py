@@ -6,7 +6,7 @@ from datetime import date
 from compute.indicators.contract import Indicator
 from compute.sessions import find_next_close
 from compute.sources.source import Source
-from compute.universe import Asset, Universe
+from compute.universe import Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import LOGGED_IDS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe
 
@@ -26,31 +26,36 @@ def build_coverage(
     All times are market times in epoch ms. `recorded_until` is the last run of a recording, None
     if the source keeps growing; `served_from` is the first run that may be served, None if all may.
     """
+    assets = []
+    for asset in universe.assets:
+        native, end = source.get_native_timeframe(asset.ticker), source.get_end(asset.ticker)
+        timeframes, ends = list_served_timeframes(native), {}
+        if native is not None and end is not None:
+            # Longer bars close at the first boundary at or after the close of an hourly bar.
+            period_s = TIMEFRAME_DURATIONS_S[native]
+            following = -(-find_next_close(asset.session, end) // period_s) * period_s
+            ends = {"last_close": 1000 * end, "outdated_from": 1000 * following}
+        covered = CoveredAsset(
+            ticker=asset.ticker,
+            name=asset.name,
+            asset_class=asset.asset_class,
+            timeframes=timeframes,
+            alerts=tuple(each for each in timeframes if asset.alerts and each in ALERT_TIMEFRAMES),
+            listing=source.get_listing(asset.ticker),
+            delay_s=source.get_delay_s(asset.ticker),
+            has_off_hour_bars=source.has_off_hour_bars(asset.ticker),
+            joins_sundays=asset.ticker in universe.sunday_joining_tickers,
+            removed_on=asset.removed_on,
+            continues_as=asset.continues_as,
+            **ends,
+        )
+        assets.append(covered)
     return Coverage(
         published_at=published_at,
         source=source.kind,
         recorded_until=recorded_until,
         served_from=served_from,
-        assets=tuple(
-            CoveredAsset(
-                ticker=asset.ticker,
-                name=asset.name,
-                asset_class=asset.asset_class,
-                timeframes=timeframes,
-                alerts=tuple(
-                    each for each in timeframes if asset.alerts and each in ALERT_TIMEFRAMES
-                ),
-                listing=source.get_listing(asset.ticker),
-                delay_s=source.get_delay_s(asset.ticker),
-                has_off_hour_bars=source.has_off_hour_bars(asset.ticker),
-                joins_sundays=asset.ticker in universe.sunday_joining_tickers,
-                removed_on=asset.removed_on,
-                continues_as=asset.continues_as,
-                **_find_end(asset, source),
-            )
-            for asset in universe.assets
-            for timeframes in [list_served_timeframes(source.get_native_timeframe(asset.ticker))]
-        ),
+        assets=tuple(assets),
         indicators=tuple(
             CoveredIndicator.model_validate(
                 {
@@ -93,14 +98,3 @@ def list_served_timeframes(native: Timeframe | None) -> tuple[Timeframe, ...]:
     if native is None:
         return ()
     return TIMEFRAMES if native == "1h" else (native,)
-
-
-def _find_end(asset: Asset, source: Source) -> dict[str, int]:
-    """Return when a recorded asset's bars end and its readings become outdated, in epoch ms."""
-    native, last = source.get_native_timeframe(asset.ticker), source.get_end(asset.ticker)
-    if native is None or last is None:
-        return {}
-    # Longer bars close at the first boundary at or after the close of an hourly bar.
-    period_s = TIMEFRAME_DURATIONS_S[native]
-    following = -(-find_next_close(asset.session, last) // period_s) * period_s
-    return {"last_close": 1000 * last, "outdated_from": 1000 * following}

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -65,15 +65,27 @@ class Engine(Generic[Columns]):
     def _step_block(self, rows: Rows, bar_counts: Rows, bar: Columns) -> Readings:
         """Step at most BLOCK_ROWS sequences, so that an indicator's carries stay in a cache."""
         order, source, blocks = _split_into_blocks(bar_counts, bar)
-        chosen = _to_slice(rows[order])
+        ordered = rows[order]
+        chosen: Rows | slice = ordered
+        # Adjacent rows as a slice, which selects views instead of copies.
+        if len(rows) and bool((ordered[1:] == ordered[:-1] + 1).all()):
+            chosen = slice(int(ordered[0]), int(ordered[-1]) + 1)
         readings = np.empty((len(bar[0]), len(self._indicators)), dtype=np.int8)
         for column, indicator in enumerate(self._indicators):
             whole = self._carries[column]
             # Rows are gathered and scattered instead of masked: the indicators need no masks, and
             # a step costs only as much as the rows that have a bar.
             part = {name: array[chosen] for name, array in whole.items()}
-            if blocks:
-                readings[source, column] = np.concatenate(_step_blocks(indicator, part, blocks))
+            read = []
+            for bars in blocks:
+                carry = {name: array[: bars[0].shape[1]] for name, array in part.items()}
+                moved, reading = indicator.step(dict(carry), bars)
+                for name, array in moved.items():
+                    if array is not carry[name]:
+                        carry[name][...] = array
+                read.append(reading.ravel())
+            if read:
+                readings[source, column] = np.concatenate(read)
             if isinstance(chosen, np.ndarray):
                 for name, array in part.items():
                     whole[name][chosen] = array
@@ -106,13 +118,6 @@ class Engine(Generic[Columns]):
             offset += cell.nbytes
 
 
-def _to_slice(rows: Rows) -> Rows | slice:
-    """Return adjacent rows as a slice, which selects views instead of copies."""
-    if len(rows) and bool((rows[1:] == rows[:-1] + 1).all()):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows
-
-
 def _split_into_blocks(bar_counts: Rows, bar: Columns) -> tuple[Rows, Rows, list[Columns]]:
     """Return an order of the sequences, an order of the bars, and the bars in blocks.
 
@@ -130,21 +135,16 @@ def _split_into_blocks(bar_counts: Rows, bar: Columns) -> tuple[Rows, Rows, list
     edges = np.append(0, np.cumsum(widths))
     source = _invert_order(edges[turn] + np.repeat(_invert_order(order), bar_counts))
     moved = _select_bars(bar, source)
-    blocks = [
-        _reshape_bars(_select_bars(moved, slice(int(edges[first]), int(edges[last]))), last - first)
-        for first, last in _join_turns(widths)
-    ]
-    return order, source, blocks
-
-
-def _join_turns(widths: Rows) -> Iterator[tuple[int, int]]:
-    """Yield the first turn of each block, and the one after its last."""
+    blocks = []
     changes = np.flatnonzero(np.diff(widths)) + 1
     for start, end in pairwise([0, *changes.tolist(), len(widths)]):
         width = int(widths[start:end].max(initial=1))
         turns = max(1, min(BLOCK_TURNS, BLOCK_VALUES // width))
         for first in range(start, end, turns):
-            yield first, min(first + turns, end)
+            last = min(first + turns, end)
+            part = _select_bars(moved, slice(int(edges[first]), int(edges[last])))
+            blocks.append(_reshape_bars(part, last - first))
+    return order, source, blocks
 
 
 def _reshape_bars(bar: Columns, turns: int) -> Columns:
@@ -164,21 +164,6 @@ def _select_bars(bar: Columns, chosen: Rows | slice) -> Columns:
     """Return the chosen bars in the same type of columns."""
     kind = cast(Callable[..., Columns], type(bar))
     return kind(*(column[chosen] for column in bar))
-
-
-def _step_blocks(
-    indicator: StepFunction[Columns], carry: Carry, blocks: Iterable[Columns]
-) -> list[Readings]:
-    """Step the first rows of a carry on each block, in place; return each block's readings."""
-    readings = []
-    for bars in blocks:
-        part: Carry = {name: array[: bars[0].shape[1]] for name, array in carry.items()}
-        moved, reading = indicator.step(dict(part), bars)
-        for name, array in moved.items():
-            if array is not part[name]:
-                part[name][...] = array
-        readings.append(reading.ravel())
-    return readings
 
 
 def hash_layout(indicator: StepFunction[Any]) -> str:

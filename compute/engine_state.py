@@ -1,11 +1,12 @@
 """The state that a run advances: stepper, alert engines, buffered bars, carries and epochs."""
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
+from compute.alerts.engines import Publisher
 from compute.bar_buffer import BarBuffer
-from compute.bars import Funding, Series
 from compute.engine import hash_layout
 from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, DueBars, SeriesKey, Stepper
 from schemas.vocabulary import Action, Timeframe
@@ -39,36 +40,20 @@ class EngineState:
         self._versions: Final = {i.id: i.version for i in stepper.indicators} | dict(
             alerts.versions
         )
-        self._carries: Final = {Cell(c.ticker, c.timeframe, c.indicator): c for c in carries}
-        self._revisions: Final = dict(revisions or {})
+        # Those of the last stepped bar, or rebuilt.
+        self.carries: Final = {Cell(c.ticker, c.timeframe, c.indicator): c for c in carries}
+        # Those of the bars of every asset whose history was restated; 0 for all others.
+        self.revisions: Final = Counter(revisions)
         self._rebuilt_cells: Final[set[Cell]] = set()
-        self._new_epochs: Final[list[EpochRow]] = []
-
-    @property
-    def new_epochs(self) -> tuple[EpochRow, ...]:
-        """The epochs of carries that were rebuilt since the last batch."""
-        return tuple(self._new_epochs)
-
-    @property
-    def carries(self) -> tuple[CarryRow, ...]:
-        """The carry rows of all cells that have one."""
-        return tuple(self._carries.values())
-
-    @property
-    def revisions(self) -> Mapping[str, int]:
-        """The revision of every asset whose history was restated."""
-        return dict(self._revisions)
+        # Those of carries that were rebuilt since the last batch.
+        self.new_epochs: Final[list[EpochRow]] = []
 
     def get_epoch(self, cell: Cell) -> int:
         """Return the epoch of a cell's readings; the legacy key shares that of its indicator."""
         if cell.key == LEGACY_KEY:
             cell = cell._replace(key=LEGACY_INDICATOR)
-        carry = self._carries.get(cell)
+        carry = self.carries.get(cell)
         return 0 if carry is None else carry.epoch
-
-    def get_revision(self, ticker: str) -> int:
-        """Return the revision of an asset's bars, 0 if its history was never restated."""
-        return self._revisions.get(ticker, 0)
 
     def list_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
         """Return the cells of a sequence that have carries, each with its version in this code."""
@@ -96,7 +81,7 @@ class EngineState:
         return [
             cell
             for cell, version in self._list_carried_cells(series_key)
-            if (carry := self._carries.get(cell)) is None
+            if (carry := self.carries.get(cell)) is None
             or (carry.version, carry.layout, carry.close_time)
             != (version, self._get_layout(cell), stepped_to)
         ]
@@ -114,23 +99,7 @@ class EngineState:
             if cell not in outdated_cells:
                 is_engine = cell.key in self.alerts.versions
                 restore = self.alerts.restore_carry if is_engine else self.stepper.restore_carry
-                restore(cell, self._carries[cell].data)
-
-    def resume_series(
-        self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
-    ) -> Series:
-        """Buffer the bars that a sequence has not stepped; return the stepped ones."""
-        self.buffer.restore_series(series_key, stepped_to, bars, funding)
-        series = self.buffer.build_bars(series_key, bars)
-        return series.select(series.close_time <= stepped_to)
-
-    def begin_revision(self, ticker: str) -> None:
-        """Raise an asset's revision by one, for the bars of a restated history."""
-        self._revisions[ticker] = self.get_revision(ticker) + 1
-
-    def adopt_revision(self, ticker: str, revision: int) -> None:
-        """Set an asset's revision to that of the stored bars which are added next."""
-        self._revisions[ticker] = revision
+                restore(cell, self.carries[cell].data)
 
     def install_carries(self, carries: Mapping[Cell, bytes], published_at: PublishedTimes) -> None:
         """Install rebuilt carries; a rebuilt alert engine publishes from the next bar on.
@@ -141,7 +110,8 @@ class EngineState:
         # cooldown continues from the alerts that really went out, and it holds nothing.
         for cell, data in carries.items():
             if cell.key in self.alerts.versions:
-                self.alerts.install_carry(cell, data, published_at.get(cell, {}))
+                publisher = Publisher(cell.timeframe, published_at.get(cell))
+                self.alerts.restore_carry(cell, data + publisher.pack())
             else:
                 self.stepper.restore_carry(cell, data)
 
@@ -152,15 +122,20 @@ class EngineState:
         stepped_to = self._find_series_end(series_key)
         for cell, version in self._list_carried_cells(series_key):
             if cell in rebuilt_cells:
-                old = self._carries.get(cell)
+                old = self.carries.get(cell)
                 epoch = 0 if old is None else old.epoch + 1
-                self._carries[cell] = self._build_carry_row(
+                self.carries[cell] = self._build_carry_row(
                     cell, version, epoch, stepped_to, self.dump_carry(cell)
                 )
                 self._rebuilt_cells.add(cell)
-                why = reason or _describe_reason(old, version)
-                row = self._build_epoch_row(cell, epoch, version, stepped_to + 1, why)
-                self._new_epochs.append(row)
+                if old is None:
+                    change = "new to this store"
+                elif old.version == version:
+                    change = "was not followed for a while"
+                else:
+                    change = f"{REPLACES} {old.version}"
+                row = self._build_epoch_row(cell, epoch, version, stepped_to + 1, reason or change)
+                self.new_epochs.append(row)
 
     def take_carry_rows(
         self, due: DueBars, alerts: Sequence[Alert]
@@ -169,15 +144,15 @@ class EngineState:
 
         Rebuilt carries and new epochs are returned once; after that they count as stored.
         """
-        epochs = list(self._new_epochs)
+        epochs = list(self.new_epochs)
         # Each source of rows overrides the ones before: a cell that steps in this batch has the
         # newest carry, whether it was also rebuilt or published or not.
-        rows = {cell: self._carries[cell] for cell in self._rebuilt_cells}
+        rows = {cell: self.carries[cell] for cell in self._rebuilt_cells}
         # A held alert goes out when its cooldown ends, without a bar, and changes the carry.
         rows |= {
             cell: carry._replace(data=self.alerts.dump_carry(cell))
             for cell in {alert.cell for alert in alerts}
-            if (carry := self._carries.get(cell)) is not None
+            if (carry := self.carries.get(cell)) is not None
         }
         firsts = due.close_time[due.first_index].tolist()
         lasts = due.close_time[due.last_index].tolist()
@@ -188,20 +163,20 @@ class EngineState:
         carry_data |= {cell: self.alerts.dump_carry(cell) for cell in engines}
         for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
             for cell, version in self.list_cells(self.stepper.series_keys[row]):
-                if cell not in self._carries:
+                if cell not in self.carries:
                     epochs.append(self._build_epoch_row(cell, 0, version, first, FIRST_BAR))
                 epoch = self.get_epoch(cell)
                 rows[cell] = self._build_carry_row(cell, version, epoch, last, carry_data[cell])
-        self._carries.update(rows)
+        self.carries.update(rows)
         self._rebuilt_cells.clear()
-        self._new_epochs.clear()
+        self.new_epochs.clear()
         return list(rows.values()), epochs
 
     def _find_series_end(self, series_key: SeriesKey) -> int:
         """Return the close of a sequence's last stepped bar, -1 if there is none."""
         # By the indicators' carries only: those of engines end early if an asset is not followed.
         cells = (Cell(*series_key, key) for key in self._layouts)
-        return max((self._carries[c].close_time for c in cells if c in self._carries), default=-1)
+        return max((self.carries[c].close_time for c in cells if c in self.carries), default=-1)
 
     def _list_carried_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
         """Return the cells of a sequence and their versions; none if no bar was stepped."""
@@ -218,12 +193,5 @@ class EngineState:
     def _build_epoch_row(
         self, cell: Cell, epoch: int, version: int, from_close_time: int, reason: str
     ) -> EpochRow:
-        revision = self.get_revision(cell.ticker)
+        revision = self.revisions[cell.ticker]
         return EpochRow(*cell, epoch, version, revision, from_close_time, reason)
-
-
-def _describe_reason(old: CarryRow | None, version: int) -> str:
-    if old is None:
-        return "new to this store"
-    is_same = old.version == version
-    return "was not followed for a while" if is_same else f"{REPLACES} {old.version}"

@@ -66,9 +66,8 @@ async def open_local_executor(
     The processes end with the context, or with this process if it is killed.
     """
     if parallelism is None:
-        has_affinity = hasattr(os, "sched_getaffinity")
-        cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-        parallelism = max(1, min(cores, assets // MIN_ASSETS_PER_WORKER))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        parallelism = max(1, min(cores or 1, assets // MIN_ASSETS_PER_WORKER))
     if parallelism == 1:
         with ThreadPoolExecutor(1) as thread:
             yield thread, 1

@@ -40,39 +40,25 @@ class FetchTracker:
         """`building` maps the assets whose history is built between the runs to whether they are
         late, because they had their whole history before.
         """
-        self._watermarks: Final = dict(watermarks)
-        self._lagging = tuple(lagging)
+        # The times after which the next fetches begin.
+        self.watermarks: Final = dict(watermarks)
+        # The assets that the last batch's hour found behind with a fetch or late with a candle.
+        self.lagging = tuple(lagging)
         self._building: Final = dict(building)
-        self._built: Final[set[str]] = set()
+        # The assets whose history the next batch completes.
+        self.built: Final[set[str]] = set()
         self._source: Final = source
         self._universe: Final = universe
 
     @property
-    def lagging(self) -> tuple[WatermarkRow, ...]:
-        """The assets that the last batch's hour found behind with a fetch or late with a candle."""
-        return self._lagging
-
-    @property
     def late(self) -> dict[str, tuple[Timeframe, ...]]:
         """The timeframes of each asset whose due candle the last batch could not step."""
-        return {row.ticker: row.late for row in self._lagging if row.late}
+        return {row.ticker: row.late for row in self.lagging if row.late}
 
     @property
     def building(self) -> frozenset[str]:
         """The assets whose history is built between the runs, which do not fetch them."""
         return frozenset(self._building)
-
-    @property
-    def asset_count(self) -> int:
-        """The number of tracked assets."""
-        return len(self._watermarks)
-
-    @property
-    def delays(self) -> tuple[int, ...]:
-        """The delays (seconds) that the source declares, sorted, without duplicates and 0."""
-        return tuple(
-            sorted({self._source.get_delay_s(ticker) for ticker in self._watermarks} - {0})
-        )
 
     def get_source_name(self, ticker: str) -> str:
         """Return the source to record with an asset's bars."""
@@ -81,7 +67,7 @@ class FetchTracker:
 
     def list_behind(self, until: int) -> list[str]:
         """Return the followed assets that were not fetched up to `until`."""
-        return [ticker for ticker in self.list_followed() if self._watermarks[ticker] < until]
+        return [ticker for ticker in self.list_followed() if self.watermarks[ticker] < until]
 
     def list_pending(self, until: int, closes: Mapping[SeriesKey, int]) -> tuple[str, ...]:
         """Return the assets with a candle that another fetch may let the run at `until` step.
@@ -101,32 +87,24 @@ class FetchTracker:
         return tuple(
             ticker
             for ticker in self.list_behind(until)
-            if ticker in held or self._watermarks[ticker] < self._find_expected_close(ticker, until)
+            if ticker in held or self.watermarks[ticker] < self._find_expected_close(ticker, until)
         )
 
     def list_live(self) -> list[str]:
         """Return the assets that still step: a removed one does until its end."""
         ends = self._universe.end_time_by_ticker
         return [
-            t for t, watermark in self._watermarks.items() if t not in ends or watermark < ends[t]
+            t for t, watermark in self.watermarks.items() if t not in ends or watermark < ends[t]
         ]
 
     def list_followed(self) -> list[str]:
         """Return the live assets that the runs fetch."""
         return [ticker for ticker in self.list_live() if ticker not in self._building]
 
-    def list_next_closes(self) -> list[int]:
-        """Return the next close of each followed asset that has one."""
-        closes = [
-            self._source.find_next_close(ticker, self._watermarks[ticker])
-            for ticker in self.list_followed()
-        ]
-        return [close for close in closes if close is not None]
-
     async def fetch(self, tickers: Sequence[str], until: int) -> dict[str, FetchResult]:
         """Fetch assets concurrently; if one fails, cancel the others, wait for them and raise."""
         tasks = [
-            asyncio.ensure_future(self._source.fetch(ticker, self._watermarks[ticker], until))
+            asyncio.ensure_future(self._source.fetch(ticker, self.watermarks[ticker], until))
             for ticker in tickers
         ]
         try:
@@ -139,32 +117,22 @@ class FetchTracker:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    def get_watermark(self, ticker: str) -> int:
-        """Return the time after which the next fetch of an asset begins."""
-        return self._watermarks[ticker]
-
     def set_aside(self, fetched: Mapping[str, FetchResult], start: int, until: int) -> list[str]:
         """Set aside the assets whose fetch failed in a batch of several runs (`start` to `until`).
 
         Their history is built between the runs. Return their tickers.
         """
-        # A bar that is missing at the last run alone is late: its retries fetch it soon enough.
-        tickers = [
-            ticker
-            for ticker, new in fetched.items()
-            if new.has_failed and start < until and self._is_behind(ticker, new.watermark, until)
-        ]
-        for ticker in tickers:
-            self._building[ticker] = self._watermarks[ticker] >= 0
+        tickers = []
+        for ticker, new in fetched.items():
+            if not new.has_failed or start >= until:
+                continue
+            # A bar that is missing at the last run alone is late: its retries fetch it soon enough.
+            at = until - max(HOUR_S, self._source.get_delay_s(ticker))
+            end = self._universe.end_time_by_ticker.get(ticker, at + 1)
+            if new.watermark < self._source.find_last_close(ticker, min(at, end - 1)):
+                tickers.append(ticker)
+                self._building[ticker] = self.watermarks[ticker] >= 0
         return tickers
-
-    def end_building(self, ticker: str) -> None:
-        """Let the next batch record that it completes the history of an asset."""
-        self._built.add(ticker)
-
-    def record_watermark(self, ticker: str, watermark: int) -> None:
-        """Set the time after which the next fetch of an asset begins."""
-        self._watermarks[ticker] = watermark
 
     def cut_at_removal(self, ticker: str, fetched: FetchResult) -> tuple[Series, Funding]:
         """Return an asset's fetched bars and settlements up to its removal, if it has one."""
@@ -176,35 +144,35 @@ class FetchTracker:
 
     def update_lagging(self, until: int) -> None:
         """Record which assets are not fetched up to `until`, before what they have is stepped."""
-        lagging = {t for t in self.list_live() if self._watermarks[t] < until}
+        lagging = {t for t in self.list_live() if self.watermarks[t] < until}
         lagging.update(self._building)
-        self._lagging = tuple(
+        self.lagging = tuple(
             WatermarkRow(
                 ticker,
-                self._watermarks[ticker],
+                self.watermarks[ticker],
                 history="built"
-                if ticker in self._built
+                if ticker in self.built
                 else "building"
                 if ticker in self._building
                 else "followed",
             )
             for ticker in sorted(lagging)
         )
-        for ticker in self._built:
+        for ticker in self.built:
             self._building.pop(ticker, None)
-        self._built.clear()
+        self.built.clear()
 
     def update_late(self, until: int, now_s: int, closes: Mapping[SeriesKey, int]) -> None:
         """Record on which timeframes assets are late, now that what they have is stepped.
 
         `closes` has the next close of each sequence that has buffered bars.
         """
-        rows = {row.ticker: row for row in self._lagging}
+        rows = {row.ticker: row for row in self.lagging}
         for ticker in self.list_live():
             if late := self._find_late(ticker, until, now_s, closes):
-                row = rows.get(ticker) or WatermarkRow(ticker, self._watermarks[ticker])
+                row = rows.get(ticker) or WatermarkRow(ticker, self.watermarks[ticker])
                 rows[ticker] = replace(row, late=late)
-        self._lagging = tuple(rows[ticker] for ticker in sorted(rows))
+        self.lagging = tuple(rows[ticker] for ticker in sorted(rows))
 
     def _find_late(
         self, ticker: str, until: int, now_s: int, closes: Mapping[SeriesKey, int]
@@ -213,10 +181,11 @@ class FetchTracker:
 
         Its bars are missing, or they came too late for its run and wait for the next one.
         """
-        timeframes = self._list_timeframes(ticker) if self._source.ends_at is None else ()
+        native = self._source.get_native_timeframe(ticker)
+        timeframes = list_served_timeframes(native) if self._source.ends_at is None else ()
         if ticker in self._building:
             return timeframes if self._building[ticker] else ()
-        watermark = self._watermarks[ticker]
+        watermark = self.watermarks[ticker]
         due_by = min(until, now_s - self._source.get_delay_s(ticker))
         late = []
         for timeframe in timeframes:
@@ -226,17 +195,6 @@ class FetchTracker:
             if is_held or watermark < self._find_expected_close(ticker, boundary):
                 late.append(timeframe)
         return tuple(late)
-
-    def _list_timeframes(self, ticker: str) -> tuple[Timeframe, ...]:
-        native = self._source.get_native_timeframe(ticker)
-        return () if native is None else list_served_timeframes(native)
-
-    def _is_behind(self, ticker: str, watermark: int, until: int) -> bool:
-        """Return whether an asset lacks a bar that closed before the run at `until`."""
-        at = until - max(HOUR_S, self._source.get_delay_s(ticker))
-        end = self._universe.end_time_by_ticker.get(ticker)
-        last = at if end is None else min(at, end - 1)
-        return watermark < self._source.find_last_close(ticker, last)
 
     def _find_expected_close(self, ticker: str, at: int) -> int:
         """Return the close of the last bar expected by `at`, -1 if the asset is removed by then."""
@@ -344,8 +302,7 @@ class HistoryBuilder:
         """Fetch an asset when its turn at its venue has come."""
         venue = self._tracker.get_source_name(ticker).partition(" ")[0]
         async with self._slots[venue]:
-            after = self._tracker.get_watermark(ticker)
-            return await self._source.fetch(ticker, after, until)
+            return await self._source.fetch(ticker, self._tracker.watermarks[ticker], until)
 
     def take_fetched(self, until: int) -> dict[str, FetchResult]:
         """Return the new rows of each asset whose fetch has ended; one without a bar has failed.
@@ -356,14 +313,21 @@ class HistoryBuilder:
         for ticker, build in list(self._builds.items()):
             if build.task is None or not build.task.done():
                 continue
-            result, build.task = self._get_result(ticker, build.task), None
+            task, build.task, result = build.task, None, None
+            try:
+                result = task.result()
+            except Exception as error:
+                # It costs this asset alone: the runs of the others go on.
+                cause = {"ticker": ticker, "failure": f"{type(error).__name__}: {error}"}
+                where = "".join(traceback.format_tb(error.__traceback__))
+                self._failures.write(log.error, "history_fetch_failed", cause, where=where)
             if result is None or result.has_failed or result.watermark < 0:
                 build.failed_at = self._clock()
                 build.wait_ms = min(max(FIRST_WAIT_MS, 2 * build.wait_ms), MAX_WAIT_MS)
                 continue
             fetched[ticker], build.wait_ms = result, 0
             if build.until >= until:
-                self._tracker.end_building(ticker)
+                self._tracker.built.add(ticker)
                 del self._builds[ticker]
         return fetched
 
@@ -374,14 +338,3 @@ class HistoryBuilder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _get_result(self, ticker: str, task: asyncio.Task[FetchResult]) -> FetchResult | None:
-        """Return the result of a fetch; if it raised, log the error once and return None."""
-        try:
-            return task.result()
-        except Exception as error:
-            # It costs this asset alone: the runs of the others go on.
-            cause = {"ticker": ticker, "failure": f"{type(error).__name__}: {error}"}
-            where = "".join(traceback.format_tb(error.__traceback__))
-            self._failures.write(log.error, "history_fetch_failed", cause, where=where)
-            return None

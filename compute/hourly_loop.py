@@ -1,7 +1,7 @@
 """The hourly loop: a run at minute :03 UTC, batches for late assets after it, a daily prune."""
 
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -30,11 +30,6 @@ OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
 log = structlog.get_logger("compute")
 
 
-async def never_moves() -> bool:
-    """Return False: the source never changes what it covers."""
-    return False
-
-
 class HourlyLoop:
     """Runs each due hour, one after another, until cancelled."""
 
@@ -48,7 +43,7 @@ class HourlyLoop:
         pipeline: HourlyPipeline | None = None,
         on_run: Callable[[float], None] = lambda seconds: None,
         on_failing: Callable[[bool], None] = lambda are_failing: None,
-        has_source_moved: Callable[[], Awaitable[bool]] = never_moves,
+        has_source_moved: Callable[[], Awaitable[bool]] | None = None,
         failures: FailureLog | None = None,
     ) -> None:
         """Take a wall clock and an async `sleep` (seconds); `pipeline` is one already open.
@@ -83,7 +78,14 @@ class HourlyLoop:
             await self._run_all()
         finally:
             await self._close_pipeline()
-        await self._prune_recording()
+        # The market clock of a recording rests at its end, so no row expires after this.
+        while True:
+            try:
+                await self._prune()
+                break
+            except StoreError as error:
+                log_run_failure(self._failures, error)
+                await self._sleep(RETRY_S)
         # A recording that has ended needs no compute. Without the lock, another process can
         # replay the bars that its folder gains later.
         await self._store.unlock()
@@ -133,16 +135,6 @@ class HourlyLoop:
         rows = await self._store.prune()
         log.info("pruned", rows=rows, duration_s=round(perf_counter() - began, 3))
 
-    async def _prune_recording(self) -> None:
-        """Prune at the end of a recording; its market clock rests, so no row expires later."""
-        while True:
-            try:
-                await self._prune()
-                return
-            except StoreError as error:
-                log_run_failure(self._failures, error)
-                await self._sleep(RETRY_S)
-
     async def _reopen_pipeline(self) -> HourlyPipeline:
         self._pipeline = await self._open_pipeline()
         done = self._pipeline.done_hour
@@ -159,26 +151,27 @@ class HourlyLoop:
                 await self._run_late(pipeline)
             await self._retry_late_assets(pipeline, pipeline.done_hour, fetched_at)
         if pipeline.due_hour > pipeline.done_hour:
-            if await self._has_source_moved():
+            if self._has_source_moved is not None and await self._has_source_moved():
                 pipeline = await self._reopen_pipeline()
-            await self._run_hour(pipeline, pipeline.due_hour)
+            due, fetched_at, began = pipeline.due_hour, self._clock(), perf_counter()
+            written = await pipeline.run_until(due)
+            self._on_run(perf_counter() - began)
+            log_run("run", pipeline, written, began)
+            await self._retry_late_assets(pipeline, due, fetched_at)
+            if due // DAY_S != self._pruned_day:
+                await self._prune()
+                self._pruned_day = due // DAY_S
         await self._build_history(pipeline)
-
-    async def _run_hour(self, pipeline: HourlyPipeline, due: int) -> None:
-        fetched_at, began = self._clock(), perf_counter()
-        written = await pipeline.run_until(due)
-        self._on_run(perf_counter() - began)
-        log_run("run", pipeline, written, began)
-        await self._retry_late_assets(pipeline, due, fetched_at)
-        if due // DAY_S != self._pruned_day:
-            await self._prune()
-            self._pruned_day = due // DAY_S
 
     async def _retry_late_assets(
         self, pipeline: HourlyPipeline, hour: int, fetched_at: int
     ) -> None:
         """Run an hour's late assets at each retry delay that ends after `fetched_at` (epoch ms)."""
-        for offset_s in list_retry_delays_s(pipeline.delays):
+        # Assets of a delayed source are fetched after its delay, and late ones after each retry
+        # delay.
+        offsets_s = {0, *LATE_RETRY_DELAYS_S}
+        delays_s = {delay + late for delay in (0, *pipeline.delays) for late in offsets_s}
+        for offset_s in sorted(delays_s - {0}):
             at = to_market_ms(hour) + offset_s * 1000
             if fetched_at >= at:
                 continue
@@ -211,16 +204,6 @@ class HourlyLoop:
             await self._build_history(pipeline)
             await self._wait_step()
         return self._clock() >= at and pipeline.due_hour == hour
-
-
-def list_retry_delays_s(delays: Iterable[int]) -> list[int]:
-    """Return the seconds after a run at which missing bars are fetched again.
-
-    Assets of a delayed source are fetched after its delay, and late ones after each retry delay.
-    """
-    return sorted(
-        {*LATE_RETRY_DELAYS_S, *(d + late for d in delays for late in (0, *LATE_RETRY_DELAYS_S))}
-    )
 
 
 def log_run(event: str, pipeline: HourlyPipeline, written: RowCounts, began: float) -> None:

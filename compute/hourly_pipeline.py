@@ -15,9 +15,8 @@ import structlog
 
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
-from compute.block_step import step_block
 from compute.coverage import add_dropped_assets, build_coverage
-from compute.executor import OpenExecutor, open_local_executor, run_tasks
+from compute.executor import OpenExecutor, open_local_executor
 from compute.fetch_tracker import FetchTracker, HistoryBuilder, open_tracker
 from compute.indicators.contract import Indicator
 from compute.rebuild import StateLoader, load_published_times
@@ -26,18 +25,14 @@ from compute.schedule import (
     HistoryBounds,
     count_pause_days,
     find_last_run,
-    limit_clock,
     to_market_ms,
 )
 from compute.sources.source import FetchResult, Source, SpreadableSource
 from compute.universe import Universe
-from schemas.coverage import Coverage
 from schemas.vocabulary import Clock, Timeframe, format_instant
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 
-# An open executor, and the number of tasks, and so of blocks, that it runs at a time.
-Spread = tuple[Executor, int]
 # Measured on a first start of a year: batches of 10, 30, 40 and 60 days took 24, 20, 19 and 17 s
 # and peaked at 170, 240, 275 and 345 MB. Forty days is the longest that stays below 300 MB.
 BATCH_S = 40 * DAY_S
@@ -48,10 +43,6 @@ OnProgress = Callable[[int, int], None]
 SignLog = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger("compute")
-
-
-async def skip_signing() -> None:
-    """Leave the log of the store unsigned."""
 
 
 class RowCounts(NamedTuple):
@@ -83,7 +74,7 @@ class HourlyPipeline:
         history_until: int,
         served_from: int,
         on_commit: OnCommit,
-        sign_log: SignLog,
+        sign_log: SignLog | None,
         believes_clock: bool,
     ) -> None:
         """Take parts that have stepped everything up to `done_hour`; callers use `open`.
@@ -93,9 +84,9 @@ class HourlyPipeline:
         self._store: Final = store
         self._source: Final = source
         self._loader: Final = loader
-        self._universe: Final = universe
         self._open_executor: Final = open_executor
-        self._spread: Spread | None = None
+        # Steps the blocks while a catch-up is spread over processes.
+        self._executor: Executor | None = None
         self._tracker: Final = tracker
         self._assembler: Final = assembler
         self._market_clock: Final = market_clock
@@ -120,7 +111,7 @@ class HourlyPipeline:
         clock: Clock,
         open_executor: OpenExecutor = open_local_executor,
         on_commit: OnCommit = lambda batch: None,
-        sign_log: SignLog = skip_signing,
+        sign_log: SignLog | None = None,
         *,
         believes_clock: bool = False,
     ) -> Self:
@@ -131,7 +122,9 @@ class HourlyPipeline:
         the batches of a run. Raise LockTakenError if another process computes on the store, and
         NotReadyError if the clock is far from the last run, unless `believes_clock`.
         """
-        market_clock = limit_clock(clock, source.ends_at)
+        until = None if source.ends_at is None else to_market_ms(source.ends_at)
+        # A recording stops the market clock at its last bar's run.
+        market_clock = clock if until is None else lambda: min(clock(), until)
         # Locked before anything is read, because only the holder of the lock may change it.
         await store.lock()
         progress = await store.progress()
@@ -147,25 +140,28 @@ class HourlyPipeline:
         if leaves := await store.feed_log.append_missing():
             log.info("log_built", leaves=leaves)
         bounds = find_history_bounds(source, started_at)
-        until = None if source.ends_at is None else to_market_ms(source.ends_at)
         coverage = build_coverage(
             universe, source, indicators, market_clock(), until, served_from=bounds.served_from
         )
-        covered_before = await _publish_coverage(store, coverage)
+        published = await store.snapshot()
+        old_coverage = None if published.market_time is None else published.coverage
+        today = datetime.fromtimestamp((published.market_time or 0) // 1000, UTC).date()
+        await store.publish_coverage(add_dropped_assets(coverage, old_coverage, today))
+        old_assets = old_coverage.assets if old_coverage else ()
+        covered_before = {asset.ticker for asset in old_assets if asset.timeframes}
         native_timeframes = {
             asset.ticker: timeframe
             for asset in universe.assets
             if (timeframe := source.get_native_timeframe(asset.ticker)) is not None
         }
-        loader = StateLoader(store, universe, indicators, open_executor)
-        state = await loader.load_state(native_timeframes)
+        loader = StateLoader(store, universe, indicators, native_timeframes, open_executor)
         done = -HOUR_S if progress.market_time is None else find_last_run(progress.market_time)
         publish_from = await store.publish_from()
         tracker = await open_tracker(
             store, source, universe, native_timeframes, done, publish_from.keys(), covered_before
         )
         assembler = BatchAssembler(
-            state,
+            await loader.load_blocks(),
             tracker,
             publish_from,
             progress.last_created_at,
@@ -228,7 +224,7 @@ class HourlyPipeline:
     @property
     def asset_count(self) -> int:
         """The number of assets that the source covers."""
-        return self._tracker.asset_count
+        return len(self._tracker.watermarks)
 
     @property
     def has_snapshot(self) -> bool:
@@ -243,7 +239,8 @@ class HourlyPipeline:
     @property
     def delays(self) -> tuple[int, ...]:
         """The delays (seconds) that the source declares, sorted, without duplicates and 0."""
-        return self._tracker.delays
+        tickers = self._tracker.watermarks
+        return tuple(sorted({self._source.get_delay_s(ticker) for ticker in tickers} - {0}))
 
     async def run_until(
         self, until: int, on_progress: OnProgress = lambda done, end: None
@@ -271,18 +268,19 @@ class HourlyPipeline:
             if is_fast and end - start > BATCH_S:
                 opening = self._open_executor(self.asset_count)
                 executor, parallelism = await stack.enter_async_context(opening)
-                if parallelism > 1:
-                    self._spread = executor, parallelism
+                # Unless carries were rebuilt since the last commit, the state is as stored.
+                if parallelism > 1 and not any(b.new_epochs for b in self._assembler.blocks):
+                    self._assembler.use_blocks(await self._loader.load_blocks(parallelism))
+                    self._executor = executor
                     if isinstance(self._source, SpreadableSource):
-                        stack.enter_context(self._source.spread_over(*self._spread))
+                        stack.enter_context(self._source.spread_over(executor, parallelism))
             batch = await self._run_batches(end, on_progress)
-        self._spread = None
-        await asyncio.to_thread(self._assembler.join, self._universe)
+        self._executor = None
         if batch is not None:
             await self._commit(batch)
         if self._done_hour < end:
             await self._commit(await self._step(self._done_hour + HOUR_S, end, {}))
-        await self._sign_log()
+        await self._sign()
         return self._written
 
     async def _run_batches(self, end: int, on_progress: OnProgress) -> Batch | None:
@@ -295,8 +293,14 @@ class HourlyPipeline:
             # The rows of a batch have all nominal times, or none.
             if first <= self._history_until:
                 batch_end = min(batch_end, self._history_until)
-            stepping = self._run_batch(self._done_hour + HOUR_S, batch_end)
-            batch = await self._commit_while_stepping(batch, stepping)
+            # The batch before is committed while this one steps.
+            if batch is not None:
+                self._commit_task = asyncio.ensure_future(self._commit(batch))
+            try:
+                batch = await self._run_batch(self._done_hour + HOUR_S, batch_end)
+            finally:
+                if self._commit_task is not None:
+                    await self._commit_task
             on_progress(self._done_hour, end)
         return batch
 
@@ -314,7 +318,7 @@ class HourlyPipeline:
         batch = await self._step(self._done_hour, self._done_hour, fetched)
         if batch.bars or batch.funding or batch.carries or self._tracker.late != late_before:
             await self._commit(batch)
-            await self._sign_log()
+            await self._sign()
         return self._written
 
     async def build_history(self) -> RowCounts:
@@ -331,7 +335,7 @@ class HourlyPipeline:
         self._assembler.end_backfill()
         if fetched := self._builder.take_fetched(self._done_hour):
             await self._commit(await self._step(self._done_hour, self._done_hour, fetched))
-            await self._sign_log()
+            await self._sign()
         self._builder.start_fetches(self._done_hour)
         if built := building - self._tracker.building:
             log.info("history_built", assets=sorted(built), building=len(self._tracker.building))
@@ -343,9 +347,17 @@ class HourlyPipeline:
 
     def _find_next_hour(self) -> int | None:
         """Return the next hour at which a bar, new or buffered, or a held alert is due."""
-        hours = self._tracker.list_next_closes()
-        hours += self._assembler.list_due_hours()
+        watermarks = self._tracker.watermarks
+        hours = [*self._assembler.find_pending_closes().values()]
+        hours += [h for block in self._assembler.blocks for h in block.alerts.list_due_hours()]
+        for ticker in self._tracker.list_followed():
+            if (close := self._source.find_next_close(ticker, watermarks[ticker])) is not None:
+                hours.append(close)
         return max(min(hours), self._done_hour + HOUR_S) if hours else None
+
+    async def _sign(self) -> None:
+        if self._sign_log is not None:
+            await self._sign_log()
 
     async def _commit(self, batch: Batch) -> None:
         await self._store.commit(batch)
@@ -356,18 +368,6 @@ class HourlyPipeline:
             alerts + len(batch.alerts),
         )
         self._on_commit(batch)
-
-    async def _commit_while_stepping(
-        self, batch: Batch | None, stepping: Awaitable[Batch]
-    ) -> Batch:
-        """Commit a batch while the next one steps, and wait for both even if one fails."""
-        if batch is None:
-            return await stepping
-        self._commit_task = asyncio.ensure_future(self._commit(batch))
-        try:
-            return await stepping
-        finally:
-            await self._commit_task
 
     async def _run_batch(self, start: int, until: int) -> Batch:
         """Fetch the followed assets and step everything due at the runs `start` to `until`.
@@ -390,30 +390,18 @@ class HourlyPipeline:
         self._has_restated = bool(restated)
         if restated:
             await self._wait_for_commit()
-            self._assembler.join(self._universe)
-            # As part of this batch. The rebuild reads the store, so no commit may be in progress.
-            for ticker, new in restated.items():
-                series, _ = self._tracker.cut_at_removal(ticker, new)
-                await self._loader.rebuild_asset(self._assembler.state, ticker, series, new.reason)
-        batch = await self._assemble(start, until, fetched)
+        # As part of this batch. The rebuild reads the store, so no commit may be in progress.
+        for ticker, new in restated.items():
+            series, _ = self._tracker.cut_at_removal(ticker, new)
+            block = self._assembler.get_block(ticker)
+            await self._loader.rebuild_asset(block, ticker, series, new.reason)
+        batch = await self._assembler.assemble(start, until, fetched, self._executor)
         self._done_hour = until
         return batch
 
-    async def _assemble(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
-        """Assemble a batch in a thread, or while a catch-up is spread, its steps in tasks."""
-        assembler, spread = self._assembler, self._spread
-        if spread is None:
-            return await asyncio.to_thread(assembler.assemble, start, until, fetched)
-        executor, parallelism = spread
-        if assembler.block_count == 1:
-            await asyncio.to_thread(assembler.split, parallelism, self._universe)
-        batch, tasks = await asyncio.to_thread(assembler.begin, start, until, fetched)
-        stepped = await run_tasks(executor, step_block, tasks)
-        return await asyncio.to_thread(assembler.finish, batch, stepped)
-
     async def _wait_for_commit(self) -> None:
         """Wait until the commit in progress has ended."""
-        # `wait` does not raise its error; `_commit_while_stepping` does.
+        # `wait` does not raise its error; `_run_batches` does.
         if self._commit_task is not None:
             await asyncio.wait([self._commit_task])
 
@@ -426,14 +414,3 @@ def find_history_bounds(source: Source, started_at: int) -> HistoryBounds:
         return HistoryBounds(0, source.ends_at, served_from)
     shown_ms = 1000 * source.shown_history_s
     return HistoryBounds(max(0, started_at - shown_ms), first_run, served_from)
-
-
-async def _publish_coverage(store: MarketStore, coverage: Coverage) -> set[str]:
-    """Publish the new coverage; return the assets that the old one covered."""
-    snapshot = await store.snapshot()
-    old_coverage = None if snapshot.market_time is None else snapshot.coverage
-    today = datetime.fromtimestamp((snapshot.market_time or 0) // 1000, UTC).date()
-    await store.publish_coverage(add_dropped_assets(coverage, old_coverage, today))
-    return {
-        asset.ticker for asset in (old_coverage.assets if old_coverage else ()) if asset.timeframes
-    }

@@ -108,7 +108,7 @@ def rebuild_series(
 
     Return the rebuilt cells.
     """
-    history = state.resume_series(series_key, stepped_to, bars, funding)
+    history = state.buffer.resume_series(series_key, stepped_to, bars, funding)
     keys = [cell.key for cell, _ in state.list_cells(series_key)]
     sequences = [SeriesHistory(series_key, history, funding, keys)]
     carries = rebuild_carries((state.stepper.indicators, sequences))
@@ -129,6 +129,7 @@ class StateLoader:
         store: MarketStore,
         universe: Universe,
         indicators: Sequence[Indicator],
+        native_timeframes: Mapping[str, Timeframe],
         open_executor: OpenExecutor = open_local_executor,
     ) -> None:
         """If stored carries are outdated, an executor runs their rebuild."""
@@ -136,13 +137,20 @@ class StateLoader:
         self._store: Final = store
         self._universe: Final = universe
         self._indicators: Final = indicators
+        self._native_timeframes: Final = native_timeframes
 
-    async def load_state(self, native_timeframes: Mapping[str, Timeframe]) -> EngineState:
-        """Return the stored state of the assets whose native timeframe is given.
+    async def load_blocks(self, count: int = 1) -> list[EngineState]:
+        """Return the stored state of the assets whose native timeframe is given, in blocks.
 
         An empty store gives an empty state. If a carry is outdated (`list_outdated_cells`), it is
         rebuilt from the stored bars and begins an epoch.
         """
+        tickers = sorted(self._native_timeframes)
+        groups = split_into_blocks(tickers, len(tickers), count) if tickers else [tickers]
+        return [await self._load_block(group) for group in groups]
+
+    async def _load_block(self, tickers: Sequence[str]) -> EngineState:
+        native_timeframes = {ticker: self._native_timeframes[ticker] for ticker in tickers}
         state = build_state(
             self._universe,
             self._indicators,
@@ -156,11 +164,17 @@ class StateLoader:
                 state.stepper.set_reading(cell, reading.reading)
         outdated_tickers = []
         for ticker in sorted((await self._store.publish_from()).keys() & native_timeframes.keys()):
-            series_keys = [(ticker, each) for each in state.buffer.list_timeframes(ticker)]
+            stepped_to = state.find_stepped_to(ticker)
+            series_keys = [(ticker, timeframe) for timeframe in stepped_to]
             if any(map(state.list_outdated_cells, series_keys)):
                 outdated_tickers.append(ticker)
-            else:
-                await self._restore_asset(state, ticker)
+                continue
+            # 1d steps last, so the bars after its end include all that 1h and 4h still need.
+            since = min(stepped_to.values())
+            bars, funding = await self._load_bars_and_funding(state, ticker, since)
+            for series_key, to in zip(series_keys, stepped_to.values(), strict=True):
+                state.buffer.resume_series(series_key, to, bars, funding)
+                state.restore_carries(series_key)
         if outdated_tickers:
             await self._rebuild_assets(state, outdated_tickers)
         return state
@@ -175,23 +189,13 @@ class StateLoader:
         """
         published_at = await load_published_times(self._store)
         funding = build_funding(await self._store.funding(ticker))
-        state.begin_revision(ticker)
+        state.revisions[ticker] += 1
         for timeframe, to in state.find_stepped_to(ticker).items():
             series_key = ticker, timeframe
             rebuilt_cells = await asyncio.to_thread(
                 rebuild_series, state, series_key, to, bars, funding, published_at
             )
             state.begin_epochs(series_key, rebuilt_cells, reason)
-
-    async def _restore_asset(self, state: EngineState, ticker: str) -> None:
-        """Restore an asset's carries and buffer its bars that have not been stepped."""
-        stepped_to = state.find_stepped_to(ticker)
-        # 1d steps last, so the bars after its end include all that 1h and 4h still need.
-        bars, funding = await self._load_bars_and_funding(state, ticker, min(stepped_to.values()))
-        for timeframe, to in stepped_to.items():
-            series_key = ticker, timeframe
-            state.resume_series(series_key, to, bars, funding)
-            state.restore_carries(series_key)
 
     async def _rebuild_assets(self, state: EngineState, tickers: Sequence[str]) -> None:
         """Rebuild the outdated carries of some assets, block by block."""
@@ -216,7 +220,7 @@ class StateLoader:
         histories = []
         for timeframe, to in state.find_stepped_to(ticker).items():
             series_key = ticker, timeframe
-            history = state.resume_series(series_key, to, bars, funding)
+            history = state.buffer.resume_series(series_key, to, bars, funding)
             outdated_keys = [cell.key for cell in state.list_outdated_cells(series_key)]
             state.restore_carries(series_key)
             histories.append(SeriesHistory(series_key, history, funding, outdated_keys))
@@ -232,10 +236,8 @@ class StateLoader:
         # A bar that opens off its boundary closes up to two hours after it opens, the hours of a
         # Sunday may still wait for Monday's daily bar, and annualised funding sums 24 hours.
         blocks = await self._store.bars(ticker, since - DAY_S - 2 * HOUR_S)
-        funding_rows = await self._store.funding(ticker, since - DAY_S)
-        return build_series(blocks, state.buffer.native_timeframes[ticker]), build_funding(
-            funding_rows
-        )
+        funding = build_funding(await self._store.funding(ticker, since - DAY_S))
+        return build_series(blocks, state.buffer.native_timeframes[ticker]), funding
 
 
 async def load_published_times(store: MarketStore) -> dict[Cell, dict[Action, int]]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from compute.bars import HOUR_S, Times
 from compute.sources.source import NotReadyError
-from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, Clock, format_instant
+from schemas.vocabulary import DAY_MS, RUN_DELAY_MS, format_instant
 
 RUN_DELAY_S = RUN_DELAY_MS // 1000
 Seconds = TypeVar("Seconds", int, Times)
@@ -36,11 +36,6 @@ def to_market_ms(run: Seconds) -> Seconds:
 def find_last_run(now_ms: int) -> int:
     """Return the hour of the newest run whose market time has come."""
     return (now_ms // 1000 - RUN_DELAY_S) // HOUR_S * HOUR_S
-
-
-def limit_clock(wall_clock: Clock, ends_at: int | None) -> Clock:
-    """Return the market clock: the wall clock, which a recording stops at its last bar's run."""
-    return wall_clock if ends_at is None else lambda: min(wall_clock(), to_market_ms(ends_at))
 
 
 # A service that rested for weeks catches up. What a wrong clock publishes or deletes stays so.

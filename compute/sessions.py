@@ -5,7 +5,6 @@ and close early by the rule kept since 2013. Spot metals (24x5) have no holidays
 day. XSIM is the simulated market's exchange.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import cache, lru_cache
@@ -193,27 +192,24 @@ def is_early_close(day: date) -> bool:
 @cache
 def list_holidays(year: int) -> frozenset[date]:
     """Return the full-day holidays of the US exchanges in a year."""
-    return frozenset(_generate_holidays(year))
-
-
-def _generate_holidays(year: int) -> Iterator[date]:
     new_year = date(year, 1, 1)
+    holidays = {
+        _find_nth_weekday(year, 2, MONDAY, 3),  # Presidents
+        _compute_easter(year) - timedelta(days=2),  # Good Friday
+        _find_nth_weekday(year, 6, MONDAY, 1) - timedelta(days=7),  # Memorial, May's last Monday
+        _shift_to_weekday(date(year, 7, 4)),
+        _find_nth_weekday(year, 9, MONDAY, 1),  # Labor
+        _find_nth_weekday(year, 11, THURSDAY, 4),  # Thanksgiving
+        _shift_to_weekday(date(year, 12, 25)),
+    }
     # A New Year's Day on a Saturday is not observed on the Friday, which ends the old year.
     if new_year.weekday() != SATURDAY:
-        yield _shift_to_weekday(new_year)
+        holidays.add(_shift_to_weekday(new_year))
     if year >= MARTIN_LUTHER_KING_SINCE:
-        yield _find_nth_weekday(year, 1, MONDAY, 3)
-    yield _find_nth_weekday(year, 2, MONDAY, 3)  # Presidents
-    yield _compute_easter(year) - timedelta(days=2)  # Good Friday
-    yield _find_nth_weekday(year, 6, MONDAY, 1) - timedelta(
-        days=7
-    )  # Memorial, the last Monday of May
+        holidays.add(_find_nth_weekday(year, 1, MONDAY, 3))
     if year >= JUNETEENTH_SINCE:
-        yield _shift_to_weekday(date(year, 6, 19))
-    yield _shift_to_weekday(date(year, 7, 4))
-    yield _find_nth_weekday(year, 9, MONDAY, 1)  # Labor
-    yield _find_nth_weekday(year, 11, THURSDAY, 4)  # Thanksgiving
-    yield _shift_to_weekday(date(year, 12, 25))
+        holidays.add(_shift_to_weekday(date(year, 6, 19)))
+    return frozenset(holidays)
 
 
 def _find_nth_weekday(year: int, month: int, weekday: int, count: int) -> date:

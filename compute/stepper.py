@@ -140,7 +140,10 @@ class Stepper:
         Return the changes, and the readings on every bar, shape (bars, keys).
         """
         row = np.repeat(due.row, due.length)
-        readings = self._step_readings(due, row)
+        read = self._engine.step(due.row, due.length, due.bar)
+        legacy = read[:, self._legacy_column].copy()
+        legacy[due.run >= self._legacy_until[row]] = NO_READING
+        readings = np.column_stack([read, legacy])
         # Only a sequence's first bars (the warmup) or its last ones (after the renaming) have no
         # reading. They take the current one: so the first bars change nothing, and nothing is
         # compared with the last ones.
@@ -162,13 +165,6 @@ class Stepper:
             price=due.bar.close[bar],
         )
         return changes, readings
-
-    def _step_readings(self, due: DueBars, row: Times) -> Readings:
-        """Step the bars; return the readings on each, shape (bars, keys), legacy key included."""
-        readings = self._engine.step(due.row, due.length, due.bar)
-        legacy = readings[:, self._legacy_column].copy()
-        legacy[due.run >= self._legacy_until[row]] = NO_READING
-        return np.column_stack([readings, legacy])
 
     def _locate(self, cell: Cell) -> tuple[int, int]:
         """Return the row and column of a cell."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
@@ -124,12 +124,6 @@ class Universe(_FrozenModel):
     def by_ticker(self) -> Mapping[str, Asset]:
         """Every asset by its ticker, removed ones included."""
         return MappingProxyType({asset.ticker: asset for asset in self.assets})
-
-    @cached_property
-    def counts(self) -> Mapping[AssetClass, int]:
-        """The number of tracked assets of each class, zeros included."""
-        classes = [asset.asset_class for asset in self.tracked_assets]
-        return MappingProxyType({kind: classes.count(kind) for kind in get_args(AssetClass)})
 
     @cached_property
     def end_time_by_ticker(self) -> Mapping[str, int]:

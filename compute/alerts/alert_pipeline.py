@@ -9,7 +9,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.alerts.engines import ACTIONS, NEVER, AlertEngine, BarWithReading, Firing, Publisher
+from compute.alerts.engines import (
+    ACTIONS,
+    NEVER,
+    PUBLISHER_STRUCT,
+    AlertEngine,
+    BarWithReading,
+    Firing,
+    Publisher,
+)
 from compute.bars import Times
 from compute.coverage import ALERT_TIMEFRAMES
 from compute.engine import Engine, hash_layout
@@ -19,7 +27,7 @@ from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, Action
 
 ENGINE = AlertEngine()
-LAYOUT = f"{hash_layout(ENGINE)}{Publisher.struct_format}"
+LAYOUT = f"{hash_layout(ENGINE)}{PUBLISHER_STRUCT.format}"
 
 
 class Alert(NamedTuple):
@@ -88,8 +96,7 @@ class AlertPipeline:
             published = publisher.run(early, silent)
             if silent < last:
                 published += publisher.run(firings[len(early) :], last, written_at)
-            for firing in published:
-                out.append((firing.hour, firing.close_time, number, firing))
+            out += [(firing.hour, firing.close_time, number, firing) for firing in published]
         return [
             Alert(hour, close_time, self.cells[number], firing.action, firing.price)
             for hour, close_time, number, firing in sorted(out)
@@ -111,14 +118,8 @@ class AlertPipeline:
     def restore_carry(self, cell: Cell, data: bytes) -> None:
         """Restore a carry that `dump_carry` returned under the same LAYOUT."""
         number = self._number_by_cell[cell]
-        size = len(data) - len(self._publishers[number].pack())
-        self._engine.restore_carry(0, number, data[:size])
-        self._publishers[number].unpack(data[size:])
-
-    def install_carry(self, cell: Cell, data: bytes, published: Mapping[Action, int]) -> None:
-        """Install the rebuilt carry of one engine and restart its publisher."""
-        self._engine.restore_carry(0, self._number_by_cell[cell], data)
-        self.restart_publisher(cell, published)
+        self._engine.restore_carry(0, number, data)
+        self._publishers[number].unpack(data[-PUBLISHER_STRUCT.size :])
 
     def restart_publisher(self, cell: Cell, published: Mapping[Action, int]) -> None:
         """Restart a publisher: it holds nothing and continues the cooldowns of `published`."""
@@ -129,43 +130,25 @@ class AlertPipeline:
 
         Return the firings of each engine that fired, in order.
         """
-        rows, bars, columns = self._expand_steps(due)
-        if not len(rows):
-            return {}
-        count = np.bincount(np.unique(rows, return_inverse=True)[1])
-        bar = BarWithReading(
-            due.bar.high[bars], due.bar.low[bars], due.bar.close[bars], readings[bars, columns]
-        )
-        actions = self._engine.step(np.unique(rows), count, bar)[:, 0]
-        firings_by_engine: dict[int, list[Firing]] = {}
-        for at in np.flatnonzero(actions).tolist():
-            bar_at = bars[at]
-            firing = Firing(
-                int(due.run[bar_at]),
-                int(due.close_time[bar_at]),
-                ACTIONS[int(actions[at])],
-                float(due.bar.close[bar_at]),
-            )
-            firings_by_engine.setdefault(int(rows[at]), []).append(firing)
-        return firings_by_engine
-
-    def _expand_steps(self, due: DueBars) -> tuple[Times, Times, Times]:
-        """Return the engine, bar and indicator of every step, engine by engine."""
         # Readings have a row per bar and a column per indicator, engines a sequence for each of
         # the two, so a sequence's bars are repeated once per indicator.
-        sequences = zip(
-            due.row.tolist(), due.first_index.tolist(), due.length.tolist(), strict=True
-        )
-        parts = [
-            (self._first_engine_by_row[row], first, length)
-            for row, first, length in sequences
-            if row in self._first_engine_by_row
-        ]
-        nothing = np.empty(0, dtype=np.int64)
-        engines, bars, columns = [nothing], [nothing], [nothing]
-        for engine, first, length in parts:
-            column = np.repeat(self._indicators, length)
-            engines.append(engine + column)
-            bars.append(np.tile(np.arange(first, first + length), len(self._indicators)))
-            columns.append(column)
-        return np.concatenate(engines), np.concatenate(bars), np.concatenate(columns)
+        steps: list[tuple[Times, Times, Times]] = []
+        sequences = due.row.tolist(), due.first_index.tolist(), due.length.tolist()
+        for row, first, length in zip(*sequences, strict=True):
+            if (engine := self._first_engine_by_row.get(row)) is not None:
+                column = np.repeat(self._indicators, length)
+                repeated = np.tile(np.arange(first, first + length), len(self._indicators))
+                steps.append((engine + column, repeated, column))
+        if not steps:
+            return {}
+        engines, bars, columns = map(np.concatenate, zip(*steps, strict=True))
+        numbers, counts = np.unique(engines, return_counts=True)
+        prices = due.bar.high[bars], due.bar.low[bars], due.bar.close[bars]
+        read = BarWithReading(*prices, readings[bars, columns])
+        actions = self._engine.step(numbers, counts, read)[:, 0]
+        firings_by_engine: dict[int, list[Firing]] = {}
+        for at in np.flatnonzero(actions).tolist():
+            hour, close_time = int(due.run[bars[at]]), int(due.close_time[bars[at]])
+            firing = Firing(hour, close_time, ACTIONS[int(actions[at])], float(read.close[at]))
+            firings_by_engine.setdefault(int(engines[at]), []).append(firing)
+        return firings_by_engine

@@ -7,13 +7,13 @@ docs/indicators.md ("The alert engines"). Pure.
 
 from collections.abc import Iterable, Mapping
 from struct import Struct
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from compute.bars import HOUR_S
-from compute.indicators.contract import NO_READING, Carry, Flags, Floats, Readings
-from compute.indicators.windows import atr, count_bars, get_floats, make_undefined, start_atr
+from compute.indicators.contract import NO_READING, Carry, Floats, Readings
+from compute.indicators.windows import atr, count_bars, make_undefined, start_atr
 from compute.schedule import find_last_run, to_market_ms
 from schemas.vocabulary import (
     COOLDOWN_CANDLES,
@@ -63,53 +63,39 @@ class AlertEngine:
     def step(self, carry: Carry, bars: BarWithReading) -> tuple[Carry, Readings]:
         """Advance by the bars, in place; return the actions on each, NOTHING for most."""
         counts = count_bars(carry, len(bars.close))
-        distances = STOP_ATRS * atr(carry, counts, bars, ATR_PERIOD)
-        rows = map(BarWithReading, *bars)
-        actions = [_step_bar(carry, *row) for row in zip(rows, distances, strict=True)]
-        return carry, np.array(actions)
-
-
-def _step_bar(carry: Carry, bar: BarWithReading, distance: Floats) -> Readings:
-    """Advance by one bar of each engine, in columns of shape (N,); return the actions."""
-    side, barred = _get_readings(carry, "side"), _get_readings(carry, "barred")
-    is_read = bar.reading != NO_READING
-    barred[is_read & (bar.reading != barred)] = NOTHING
-    is_stopped = _trail_stops(carry, bar.close, distance, is_read & (side != NOTHING))
-    np.copyto(barred, side, where=is_stopped & (bar.reading == side))
-    side[is_stopped] = NOTHING
-    is_free = is_read & ~is_stopped & (bar.reading != side)
-    enters = is_free & (bar.reading != NOTHING) & (bar.reading != barred)
-    leaves = is_free & (bar.reading == NOTHING)
-    _enter_positions(carry, bar, distance, enters)
-    side[leaves] = NOTHING
-    action = np.where(enters, bar.reading, np.int8(NOTHING))
-    action[is_stopped | leaves] = CLOSE
-    return action
-
-
-def _trail_stops(carry: Carry, close: Floats, distance: Floats, holds: Flags) -> Flags:
-    """Update extremes and stops of the held positions; return which of them the bar stops."""
-    # A stop never moves back, even if the ATR has grown since.
-    best, stop = get_floats(carry, "best"), get_floats(carry, "stop")
-    gained = _get_readings(carry, "side") * close
-    np.copyto(best, np.maximum(best, gained), where=holds)
-    np.copyto(stop, np.fmax(stop, best - distance), where=holds)
-    return holds & (gained < stop)
-
-
-def _enter_positions(carry: Carry, bar: BarWithReading, distance: Floats, enters: Flags) -> None:
-    """Take the side of the reading; the entry bar sets the first extreme and the first stop."""
-    gained = bar.reading * bar.close
-    np.copyto(_get_readings(carry, "side"), bar.reading, where=enters)
-    np.copyto(get_floats(carry, "best"), gained, where=enters)
-    np.copyto(get_floats(carry, "stop"), gained - distance, where=enters)
-
-
-def _get_readings(carry: Carry, key: str) -> Readings:
-    return cast(Readings, carry[key])
+        ranges = atr(carry, counts, bars.high, bars.low, bars.close, ATR_PERIOD)
+        side, barred, best, stop = (carry[key] for key in ("side", "barred", "best", "stop"))
+        actions = np.zeros_like(bars.reading)
+        for close, reading, distance, action in zip(
+            bars.close, bars.reading, STOP_ATRS * ranges, actions, strict=True
+        ):
+            is_read = reading != NO_READING
+            barred[is_read & (reading != barred)] = NOTHING
+            # A held position takes in the bar, then its close is compared with the stop, which
+            # never moves back, even if the ATR has grown since.
+            holds, gained = is_read & (side != NOTHING), side * close
+            np.copyto(best, np.maximum(best, gained), where=holds)
+            np.copyto(stop, np.fmax(stop, best - distance), where=holds)
+            is_stopped = holds & (gained < stop)
+            np.copyto(barred, side, where=is_stopped & (reading == side))
+            side[is_stopped] = NOTHING
+            is_free = is_read & ~is_stopped & (reading != side)
+            enters = is_free & (reading != NOTHING) & (reading != barred)
+            leaves = is_free & (reading == NOTHING)
+            # The entry bar sets the first extreme and the first stop.
+            np.copyto(side, reading, where=enters)
+            np.copyto(best, reading * close, where=enters)
+            np.copyto(stop, reading * close - distance, where=enters)
+            side[leaves] = NOTHING
+            np.copyto(action, reading, where=enters)
+            action[is_stopped | leaves] = CLOSE
+        return carry, actions
 
 
 NEVER = -1
+# What a publisher remembers of each action: when it was published, and the held firing's close and
+# price.
+PUBLISHER_STRUCT: Final = Struct("<3q3q3d")
 # A row may be dated this much after its run: two runs are seldom exactly a cooldown apart, and an
 # alert that would be some seconds early would have to wait for the next run.
 MAX_AHEAD_MS = 120_000
@@ -134,8 +120,6 @@ class Publisher:
 
     Between calls of `run`, every held action falls due later than the last call's `until`.
     """
-
-    struct_format: Final = "<3q3q3d"
 
     def __init__(self, timeframe: Timeframe, published: Mapping[Action, int] | None = None) -> None:
         """`published` has the `created_at` with which each action was last published, if it was."""
@@ -169,7 +153,7 @@ class Publisher:
         """Return times and held firings as bytes, in the order of CURRENT_ACTIONS."""
         nothing = Firing(NEVER, NEVER, "CLOSE", 0.0)
         held_back = [self._held_back.get(action, nothing) for action in CURRENT_ACTIONS]
-        return Struct(self.struct_format).pack(
+        return PUBLISHER_STRUCT.pack(
             *(self._published_at.get(action, NEVER) for action in CURRENT_ACTIONS),
             *(firing.close_time for firing in held_back),
             *(firing.price for firing in held_back),
@@ -177,7 +161,7 @@ class Publisher:
 
     def unpack(self, data: bytes) -> None:
         """Restore the state that `pack` returned."""
-        numbers = Struct(self.struct_format).unpack(data)
+        numbers = PUBLISHER_STRUCT.unpack(data)
         published, closes, prices = numbers[:3], numbers[3:6], numbers[6:]
         self._published_at = {
             a: at for a, at in zip(CURRENT_ACTIONS, published, strict=True) if at >= 0

@@ -43,7 +43,7 @@ from compute.audit.rows import (
 )
 from compute.bars import HOUR_S, Times
 from compute.batch_assembler import NEVER, build_feed_rows, find_silent_hours
-from compute.block_step import build_state, merge_alerts, merge_changes, regroup_states
+from compute.block_step import build_state, merge_alerts, merge_changes
 from compute.engine_state import FIRST_BAR
 from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
 from compute.indicators.contract import Indicator
@@ -58,7 +58,7 @@ from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.digest import digest_alerts, digest_bars, digest_changes
 from store.errors import DamagedError
 from store.log_leaves import LogStart
-from store.market_rows import AlertRow, CarryRow, CommitInputs, CommitRow
+from store.market_rows import AlertRow, CommitInputs, CommitRow
 from store.sql.audit_reads import StoredMarket
 from store.sql.market_store import MarketStore
 
@@ -149,7 +149,11 @@ class Audit:
         self._publish_from: Final = {str(row[2]): int(row[3] or 0) for row in market.assets}
         groups = split_into_blocks(sorted(native), MAX_BLOCK_ASSETS, parallelism)
         self._blocks: Sequence[BlockReplay] = [
-            BlockReplay(state, market.epochs) for state in regroup_states([whole], groups, universe)
+            BlockReplay(
+                build_state(universe, indicators, {ticker: native[ticker] for ticker in group}),
+                market.epochs,
+            )
+            for group in groups
         ]
         self._block_by_ticker: Final = {t: n for n, group in enumerate(groups) for t in group}
         self._cell_numbers: Final[list[Times]] = [
@@ -412,7 +416,16 @@ class Audit:
             if found is None:
                 yield f"carries: {name} is missing"
                 continue
-            yield from self._compare_carry(name, found, row)
+            unknown = self._report.not_verifiable
+            is_same = (found.close_time, found.data) == (row.close_time, row.data)
+            if found.version != row.version:
+                unknown[f"carry of {row.indicator}: v{found.version}"] += 1
+            elif found.layout == row.layout and not is_same:
+                yield f"carries: {name} does not follow from the bars"
+            elif found.layout != row.layout and is_same:
+                yield f"carries: {name} has the layout {found.layout} of other data"
+            elif found.layout != row.layout:
+                unknown[f"carry of {row.indicator}: layout {found.layout}"] += 1
             if (found.epoch, found.version) != (epoch.epoch, epoch.version):
                 yield (
                     f"carries: {name} is of epoch {found.epoch}, version {found.version}, but its "
@@ -436,15 +449,3 @@ class Audit:
                 self._report.not_verifiable[f"carry of {cell.key}: not followed"] += 1
             else:
                 yield f"carries: {'.'.join(cell)} belongs to no bar"
-
-    def _compare_carry(self, name: str, stored: CarryRow, given: CarryRow) -> Iterator[str]:
-        unknown = self._report.not_verifiable
-        is_same = (stored.close_time, stored.data) == (given.close_time, given.data)
-        if stored.version != given.version:
-            unknown[f"carry of {given.indicator}: v{stored.version}"] += 1
-        elif stored.layout == given.layout and not is_same:
-            yield f"carries: {name} does not follow from the bars"
-        elif stored.layout != given.layout and is_same:
-            yield f"carries: {name} has the layout {stored.layout} of other data"
-        elif stored.layout != given.layout:
-            unknown[f"carry of {given.indicator}: layout {stored.layout}"] += 1

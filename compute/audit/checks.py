@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 from pydantic import ValidationError
 
-from compute.bars import Series
 from compute.batch_assembler import find_publish_from
 from compute.engine_state import REPLACES
 from compute.signing.log_signer import LogKey
 from schemas.coverage import Coverage
+from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     TIMEFRAME_DURATIONS_S,
@@ -34,7 +34,7 @@ from store.log_tree import (
     hash_leaf,
     hash_ranges,
 )
-from store.market_rows import BarBlock, CheckpointRow, CommitInputs, EpochRow, FeedRow
+from store.market_rows import CommitInputs, EpochRow, FeedRow
 from store.sql.audit_reads import StoredLog, StoredMarket
 from verifier.notes import LOG_KEY, Checkpoint, NoteError, VerifierKey
 
@@ -155,13 +155,16 @@ class InputsCheck:
         # The last one of an asset's rows wins: those of a history that is built are the watermarks.
         backlogs = {row.ticker: False for row in content.funding}
         # Only assets that are new are asked for; finding each close would take most of an audit.
-        new = (block for block in content.bars if block.ticker not in self._known)
-        backlogs |= {block.ticker: _find_first_close(block) < start for block in new}
+        for block in content.bars:
+            if block.ticker not in self._known:
+                period_s = TIMEFRAME_DURATIONS_S[block.timeframe]
+                first_close = compute_close_time(block.open_time[:1], period_s)
+                backlogs[block.ticker] = bool(first_close[0] < start)
         backlogs |= {row.ticker: True for row in content.watermarks if row.history == "building"}
         stored = self._assets[number]
         begun = {ticker: backlogs[ticker] for ticker in sorted(backlogs.keys() - self._known)}
         for ticker, has_backlog in begun.items():
-            expected = max(find_publish_from(start, has_backlog=has_backlog), self._feed_from)
+            expected = find_publish_from(start, self._feed_from, has_backlog=has_backlog)
             if (found := stored.get(ticker)) != expected:
                 yield f"assets: {ticker} publishes from {found}, but its bars say {expected}"
         for ticker in sorted(stored.keys() - begun.keys()):
@@ -189,12 +192,6 @@ def _check_coverage(market: StoredMarket) -> Iterator[str]:
     ends = (*(commit.digest for commit in reversed(market.commits)), GENESIS)
     if row.digest not in digest_coverage(row.document, ends):
         yield "coverage: is not the document that was published"
-
-
-def _find_first_close(block: BarBlock) -> int:
-    """Return when the first bar of a block closes (epoch s)."""
-    period_s = TIMEFRAME_DURATIONS_S[block.timeframe]
-    return int(Series.from_columns(block.open_time[:1], block.values[:1], period_s).close_time[0])
 
 
 def check_leaves(
@@ -241,7 +238,11 @@ def check_checkpoint(log: StoredLog, key: LogKey | None) -> Iterator[str]:
     signed = [] if key is None else [(key.size, key.root)]
     if row.note is not None:
         try:
-            signed.append(_verify_note(row))
+            note = Checkpoint.parse(row.note)
+            vkey = VerifierKey.parse(row.vkey or "", LOG_KEY)
+            if note.size != row.size or not note.is_signed_by(vkey):
+                raise NoteError(f"it is of {note.origin}, size {note.size}, or not signed")
+            signed.append((note.size, note.root))
         except NoteError as error:
             yield f"log: the checkpoint is not valid: {error}"
     elif key is not None and key.size:
@@ -253,14 +254,6 @@ def check_checkpoint(log: StoredLog, key: LogKey | None) -> Iterator[str]:
             yield f"log: has {size} leaves, but {signed_size} were signed"
         elif _find_root(log.tiles, signed_size) != root:
             yield f"log: the first {signed_size} leaves are not those signed"
-
-
-def _verify_note(row: CheckpointRow) -> tuple[int, bytes]:
-    """Return the size and root of a signed note; raise NoteError if its log did not sign it."""
-    checkpoint, vkey = Checkpoint.parse(row.note or ""), VerifierKey.parse(row.vkey or "", LOG_KEY)
-    if checkpoint.size != row.size or not checkpoint.is_signed_by(vkey):
-        raise NoteError(f"it is of {checkpoint.origin}, size {checkpoint.size}, or not signed")
-    return checkpoint.size, checkpoint.root
 
 
 def _find_root(tiles: Tiles, size: int) -> bytes | None:

@@ -208,7 +208,7 @@ class BlockReplay:
         settlements = (part.funding.get(ticker, NO_FUNDING) for part in parts)
         funding = reduce(Funding.concatenate, settlements)
         if blocks:
-            buffer.set_native_timeframe(ticker, blocks[0].timeframe)
+            buffer.native_timeframes[ticker] = blocks[0].timeframe
         native = buffer.native_timeframes[ticker]
         own = [
             one for one in blocks if (one.timeframe, one.revision) == (native, blocks[0].revision)
@@ -219,8 +219,8 @@ class BlockReplay:
             own = [BarBlock(ticker, native, open_time, values)]
         series = build_series(own, native)
         earlier = self._funding.get(ticker, NO_FUNDING)
-        if blocks and blocks[0].revision != self.state.get_revision(ticker):
-            self.state.adopt_revision(ticker, blocks[0].revision)
+        if blocks and blocks[0].revision != self.state.revisions[ticker]:
+            self.state.revisions[ticker] = blocks[0].revision
             for timeframe in buffer.list_timeframes(ticker):
                 key = ticker, timeframe
                 to = self._stepped_to.get(key, -1)

@@ -20,8 +20,6 @@ from compute.indicators.windows import (
     extend_across,
     find_highest,
     find_lowest,
-    get_floats,
-    get_held_readings,
     hold_within,
     make_undefined_across,
     start_carry,
@@ -51,8 +49,8 @@ class Ceres:
     def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return the channels over each bar's previous bars, itself excluded, in price units."""
         count_bars(carry, len(bars.close))
-        highs = extend_across(get_floats(carry, "highs"), bars.high)[:-1]
-        lows = extend_across(get_floats(carry, "lows"), bars.low)[:-1]
+        highs = extend_across(carry["highs"], bars.high)[:-1]
+        lows = extend_across(carry["lows"], bars.low)[:-1]
         return {
             "highest40": find_highest(highs, ENTRY_PERIOD),
             "lowest40": find_lowest(lows, ENTRY_PERIOD),
@@ -69,7 +67,7 @@ class Ceres:
         highest[bars.close < channel["lowest40"]] = BEARISH
         lowest = np.where(bars.close > channel["highest20"], np.int8(NEUTRAL), np.int8(BEARISH))
         lowest[bars.close > channel["highest40"]] = BULLISH
-        return carry, withhold(carry, hold_within(get_held_readings(carry), lowest, highest))
+        return carry, withhold(carry, hold_within(carry["held"], lowest, highest))
 
 
 INDICATOR: Indicator = Ceres()

@@ -1,6 +1,6 @@
 """The contract of an indicator: it steps all assets at once and keeps a carry between bars."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Readings = NDArray[np.int8]
 Flags = NDArray[np.bool_]
-Carry = dict[str, NDArray[np.generic]]
+Carry = dict[str, NDArray[Any]]
 Values = dict[str, Floats]
 
 WARMUP = 199

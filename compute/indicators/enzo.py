@@ -21,12 +21,9 @@ from compute.indicators.windows import (
     divide,
     extend,
     extend_across,
-    get_floats,
-    get_held_readings,
     lag,
     latch,
     make_undefined,
-    mark_bars,
     start_atr,
     start_carry,
     view_windows,
@@ -34,6 +31,7 @@ from compute.indicators.windows import (
 )
 
 EFFICIENCY_PERIOD = 10
+SEED_BAR = EFFICIENCY_PERIOD + 1
 FASTEST, SLOWEST = 2.0 / 3.0, 2.0 / 31.0
 SLOPE_PERIOD = 5
 ATR_PERIOD = 14
@@ -52,7 +50,7 @@ class Enzo:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(
             assets,
-            closes=make_undefined(assets, EFFICIENCY_PERIOD + 1),
+            closes=make_undefined(assets, SEED_BAR),
             kamas=make_undefined(assets, SLOPE_PERIOD + 1),
             **start_atr(assets),
         )
@@ -61,8 +59,8 @@ class Enzo:
         """Return `s` (5-bar rise of KAMA in ATRs), `kama` and `atr` in price units."""
         counts = count_bars(carry, len(bars.close))
         kama = _move_kama(carry, counts, bars.close)
-        kamas = extend_across(get_floats(carry, "kamas"), kama)[1:]
-        ranges = atr(carry, counts, bars, ATR_PERIOD)
+        kamas = extend_across(carry["kamas"], kama)[1:]
+        ranges = atr(carry, counts, bars.high, bars.low, bars.close, ATR_PERIOD)
         # The divisor is a price range, so its floor is relative to the price.
         rise = kama - kamas[:-SLOPE_PERIOD]
         score = divide(rise, ranges, floor=ZERO_DIVISOR * bars.close)
@@ -71,17 +69,27 @@ class Enzo:
     def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
         """Advance by the bars; return the side latched by the slope."""
         score = self.advance(carry, bars)["s"]
-        return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))
+        return carry, withhold(carry, latch(carry["held"], score, ENTER, EXIT))
 
 
 def _move_kama(carry: Carry, counts: Counts, close: Floats) -> Floats:
     """Return KAMA after each bar; `kamas` must still end with the bar before the first."""
-    window, kama = get_floats(carry, "closes"), np.empty_like(close)
-    previous_close = lag(window[:, -1], close)
-    smoothing = _compute_smoothing(extend(window, close))
-    seeded = counts == EFFICIENCY_PERIOD + 1
-    is_seeding = mark_bars(seeded)
-    previous = get_floats(carry, "kamas")[:, -1]
+    previous_close = lag(carry["closes"][:, -1], close)
+    closes = extend(carry["closes"], close)
+    newest = closes[:, EFFICIENCY_PERIOD:]
+    change = np.abs(newest - closes[:, :-EFFICIENCY_PERIOD])
+    moves = view_windows(np.abs(closes[:, 1:] - closes[:, :-1]), EFFICIENCY_PERIOD)
+    # The method `sum` adds in another order if the moves of a window are not adjacent in memory.
+    path = np.ascontiguousarray(moves).sum(axis=-1)
+    # A path that equals its change up to rounding, as one without a move, has a ratio of exactly 1,
+    # as in TA-Lib. TA-Lib compares signed changes; the absolute ones make rises and falls mirror
+    # each other. The comparison is negated so that NaN stays NaN.
+    is_bent = ~(path <= np.maximum(change, ZERO_DIVISOR * newest))
+    efficiency = np.divide(change, path, out=np.ones_like(path), where=is_bent)
+    root = np.ascontiguousarray(efficiency.T) * (FASTEST - SLOWEST) + SLOWEST
+    smoothing = root * root
+    kama, previous, seeded = np.empty_like(close), carry["kamas"][:, -1], counts == SEED_BAR
+    is_seeding = np.any(seeded, axis=1)
     for bar, moved in enumerate(kama):
         # KAMA starts on the first full window, from the close before this bar.
         if is_seeding[bar]:
@@ -90,22 +98,6 @@ def _move_kama(carry: Carry, counts: Counts, close: Floats) -> Floats:
         np.multiply(smoothing[bar], moved, out=moved)
         previous = np.add(previous, moved, out=moved)
     return kama
-
-
-def _compute_smoothing(closes: Floats) -> Floats:
-    """Return KAMA's smoothing constant; it is the fastest if no price moved, as in TA-Lib."""
-    newest = closes[:, EFFICIENCY_PERIOD:]
-    change = np.abs(newest - closes[:, :-EFFICIENCY_PERIOD])
-    moves = view_windows(np.abs(closes[:, 1:] - closes[:, :-1]), EFFICIENCY_PERIOD)
-    # The method `sum` adds in another order if the moves of a window are not adjacent in memory.
-    path = np.ascontiguousarray(moves).sum(axis=-1)
-    # A path that equals its change up to rounding has a ratio of exactly 1, as in TA-Lib. TA-Lib
-    # compares signed changes; the absolute ones make rises and falls mirror each other. The
-    # comparison is negated so that NaN stays NaN.
-    is_bent = ~(path <= np.maximum(change, ZERO_DIVISOR * newest))
-    efficiency = np.divide(change, path, out=np.ones_like(path), where=is_bent)
-    root: Floats = np.ascontiguousarray(efficiency.T) * (FASTEST - SLOWEST) + SLOWEST
-    return root * root
 
 
 INDICATOR: Indicator = Enzo()

@@ -6,13 +6,11 @@ over past bars only.
 
 import numpy as np
 
-from compute.indicators.contract import Bar, Carry, Floats, Indicator, Readings, Values
+from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values
 from compute.indicators.windows import (
     count_bars,
     divide,
     extend,
-    get_floats,
-    get_held_readings,
     latch,
     make_undefined,
     sample_sd,
@@ -25,17 +23,11 @@ PERIOD = 64
 BANDWIDTH = 16
 ENTER, EXIT = 0.75, 0.25
 
-
-def _compute_slope_weights() -> Floats:
-    """Return the weights of `PERIOD` values, oldest first, whose weighted sum is the slope."""
-    time = np.arange(-(PERIOD - 1.0), 1.0)
-    kernel = np.exp(-0.5 * (time / BANDWIDTH) ** 2)
-    centred = time - (kernel * time).sum() / kernel.sum()
-    weights: Floats = kernel * centred / (kernel * centred * centred).sum()
-    return weights
-
-
-SLOPE_WEIGHTS = _compute_slope_weights()
+# The weights of `PERIOD` values, oldest first, whose weighted sum is the slope.
+AGES = np.arange(-(PERIOD - 1.0), 1.0)
+KERNEL = np.exp(-0.5 * (AGES / BANDWIDTH) ** 2)
+CENTRED_AGES = AGES - (KERNEL * AGES).sum() / KERNEL.sum()
+SLOPE_WEIGHTS = KERNEL * CENTRED_AGES / (KERNEL * CENTRED_AGES * CENTRED_AGES).sum()
 
 
 class Llnr:
@@ -53,7 +45,7 @@ class Llnr:
     def advance(self, carry: Carry, bars: Bar) -> Values:
         """Move the window by the bars; return `s`, `slope` (from bar 64) and `sigma`."""
         count_bars(carry, len(bars.close))
-        log_closes = extend(get_floats(carry, "log_closes"), np.log(bars.close))
+        log_closes = extend(carry["log_closes"], np.log(bars.close))
         # A slope does not depend on the level. Without the level, equal closes give exactly 0.
         slope = weigh(log_closes[:, 1:], SLOPE_WEIGHTS)
         sigma = sample_sd(log_closes[:, 1:] - log_closes[:, :-1], PERIOD)
@@ -63,7 +55,7 @@ class Llnr:
     def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
         """Advance by the bars and latch `s`."""
         score = self.advance(carry, bars)["s"]
-        return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))
+        return carry, withhold(carry, latch(carry["held"], score, ENTER, EXIT))
 
 
 INDICATOR: Indicator = Llnr()

@@ -3,8 +3,6 @@
 SuperTrend (Seban); He, Manela, Ross, von Wachter (2022), *Fundamentals of Perpetual Futures*.
 """
 
-from typing import cast
-
 import numpy as np
 
 from compute.indicators.contract import (
@@ -21,7 +19,6 @@ from compute.indicators.contract import (
 from compute.indicators.windows import (
     atr,
     count_bars,
-    get_floats,
     hold_within,
     lag,
     make_undefined,
@@ -57,36 +54,29 @@ class PerpKit:
 
     def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return `line` (the stop) and `atr` in price units and `direction`, +1 or -1."""
-        values, _ = _follow_trend(carry, bars)
-        return values
+        counts = count_bars(carry, len(bars.close))
+        previous_close = lag(carry["previous_close"], bars.close)
+        ranges = atr(carry, counts, bars.high, bars.low, bars.close, ATR_PERIOD)
+        middle, distance = (bars.high + bars.low) / 2.0, LINE_ATRS * ranges
+        far, near = np.greater_equal, np.less_equal
+        upper = _trail(carry["upper"], middle + distance, previous_close, far, near)
+        lower = _trail(carry["lower"], middle - distance, previous_close, near, far)
+        turns = (bars.close > upper).view(np.int8) - (bars.close < lower).view(np.int8)
+        turns[counts == ATR_PERIOD] = BULLISH
+        lowest = np.where(turns == BULLISH, np.int8(BULLISH), np.int8(BEARISH))
+        highest = np.where(turns == BEARISH, np.int8(BEARISH), np.int8(BULLISH))
+        direction = hold_within(carry["direction"], lowest, highest)
+        line = np.where(direction == BULLISH, lower, upper)
+        return {"line": line, "atr": ranges, "direction": np.where(direction, direction, np.nan)}
 
     def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
         """Advance by the bars; return the direction, NEUTRAL if it is near its stop or costly."""
         # Comparisons with NaN are false: an asset without funding is never costly.
-        values, direction = _follow_trend(carry, bars)
+        values = self.advance(carry, bars)
         is_near = np.abs(bars.close - values["line"]) <= NEAR_ATRS * values["atr"]
         is_costly = values["direction"] * bars.funding > COSTLY_FUNDING
-        reading = np.where(is_near | is_costly, np.int8(NEUTRAL), direction)
-        return carry, withhold(carry, reading)
-
-
-def _follow_trend(carry: Carry, bars: Bar) -> tuple[Values, Readings]:
-    """Move lines and direction by the bars; return the raw values, and the direction or 0."""
-    counts = count_bars(carry, len(bars.close))
-    previous_close = lag(get_floats(carry, "previous_close"), bars.close)
-    ranges = atr(carry, counts, bars, ATR_PERIOD)
-    middle, distance = (bars.high + bars.low) / 2.0, LINE_ATRS * ranges
-    far, near = np.greater_equal, np.less_equal
-    upper = _trail(get_floats(carry, "upper"), middle + distance, previous_close, far, near)
-    lower = _trail(get_floats(carry, "lower"), middle - distance, previous_close, near, far)
-    turns = (bars.close > upper).view(np.int8) - (bars.close < lower).view(np.int8)
-    turns[counts == ATR_PERIOD] = BULLISH
-    lowest = np.where(turns == BULLISH, np.int8(BULLISH), np.int8(BEARISH))
-    highest = np.where(turns == BEARISH, np.int8(BEARISH), np.int8(BULLISH))
-    direction = hold_within(cast(Readings, carry["direction"]), lowest, highest)
-    line = np.where(direction == BULLISH, lower, upper)
-    values = {"line": line, "atr": ranges, "direction": np.where(direction, direction, np.nan)}
-    return values, direction
+        reading = np.where(is_near | is_costly, NEUTRAL, np.nan_to_num(values["direction"]))
+        return carry, withhold(carry, reading.astype(np.int8))
 
 
 def _trail(

@@ -4,22 +4,16 @@ Wilder (1978), *New Concepts in Technical Trading Systems*: RSI; Bollinger (2001
 Bollinger Bands*.
 """
 
-from typing import cast
-
 import numpy as np
-from numpy.typing import NDArray
 
-from compute.indicators.contract import NEUTRAL, Bar, Carry, Floats, Indicator, Readings, Values
+from compute.indicators.contract import NEUTRAL, Bar, Carry, Indicator, Readings, Values
 from compute.indicators.windows import (
-    Counts,
     count_bars,
     divide,
     extend,
     extend_across,
     find_highest,
     find_lowest,
-    get_floats,
-    get_held_readings,
     lag,
     make_undefined,
     make_undefined_across,
@@ -63,8 +57,15 @@ class Reversals:
 
     def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return `rsi` (0 to 100), `upper` and `lower`, the bands in price units."""
-        rsi = _move_rsi(carry, count_bars(carry, len(bars.close)), bars.close)
-        middle, sd = mean_and_sd(extend(get_floats(carry, "closes"), bars.close), BAND_PERIOD)
+        counts = count_bars(carry, len(bars.close)) - 1
+        change = bars.close - lag(carry["closes"][:, -1], bars.close)
+        gain = wilder(carry["gain"], counts, np.maximum(change, 0.0), RSI_PERIOD)
+        loss = wilder(carry["loss"], counts, np.maximum(-change, 0.0), RSI_PERIOD)
+        moved = gain + loss
+        # Any sum above 0 divides; only two averages of exactly 0 give 50.
+        rsi = divide(100.0 * gain, moved, floor=0.0)
+        rsi[moved == 0.0] = 50.0
+        middle, sd = mean_and_sd(extend(carry["closes"], bars.close), BAND_PERIOD)
         width = BAND_SDS * sd
         upper, lower = middle + width, middle - width
         carry["upper"], carry["lower"] = upper[-1], lower[-1]
@@ -73,13 +74,13 @@ class Reversals:
     def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
         """Advance by the bars; return the side of a reversal until it is too old or has failed."""
         # `advance` replaces the bands and the close of the bar before, so they are read first.
-        upper, lower = get_floats(carry, "upper"), get_floats(carry, "lower")
-        previous_close = lag(get_floats(carry, "closes")[:, -1], bars.close)
+        upper, lower = carry["upper"], carry["lower"]
+        previous_close = lag(carry["closes"][:, -1], bars.close)
         values = self.advance(carry, bars)
         was_below = previous_close <= lag(lower, values["lower"])
         was_above = previous_close >= lag(upper, values["upper"])
         rsis, lows, highs = (
-            extend_across(get_floats(carry, key), column)[1:]
+            extend_across(carry[key], column)[1:]
             for key, column in (("rsis", values["rsi"]), ("lows", bars.low), ("highs", bars.high))
         )
         is_oversold = find_lowest(rsis, EXTREME_PERIOD) <= OVERSOLD
@@ -90,39 +91,19 @@ class Reversals:
             bullish, find_lowest(lows, EXTREME_PERIOD), find_highest(highs, EXTREME_PERIOD)
         )
         events = bullish.view(np.int8) - bearish.view(np.int8)
-        return carry, withhold(carry, _move_sides(carry, bars.close, events, levels))
-
-
-def _move_rsi(carry: Carry, counts: Counts, close: Floats) -> Floats:
-    """Return Wilder's RSI; `closes` must still end with the bar before the first."""
-    change = close - lag(get_floats(carry, "closes")[:, -1], close)
-    gain = wilder(get_floats(carry, "gain"), counts - 1, np.maximum(change, 0.0), RSI_PERIOD)
-    loss = wilder(get_floats(carry, "loss"), counts - 1, np.maximum(-change, 0.0), RSI_PERIOD)
-    moved = gain + loss
-    # Any sum above 0 divides; only two averages of exactly 0 give 50.
-    rsi = divide(100.0 * gain, moved, floor=0.0)
-    rsi[moved == 0.0] = 50.0
-    return rsi
-
-
-def _move_sides(carry: Carry, close: Floats, events: Readings, levels: Floats) -> Readings:
-    """Move side, age and level by the bars; return the sides.
-
-    `events` are the sides that bars take, 0 for most; `levels` are the closes at which they end.
-    """
-    side, level = get_held_readings(carry), get_floats(carry, "level")
-    age = cast(NDArray[np.int64], carry["age"])
-    sides, fires = np.empty_like(events), events != NEUTRAL
-    for bar, event in enumerate(events):
-        age += 1
-        ends = side * (close[bar] - level) < 0.0
-        ends |= age >= MAX_AGE
-        np.copyto(side, np.int8(NEUTRAL), where=ends)
-        np.copyto(side, event, where=fires[bar])
-        np.copyto(level, levels[bar], where=fires[bar])
-        age *= (side != NEUTRAL) & ~fires[bar]
-        sides[bar] = side
-    return sides
+        # Those of the last event, which ends at the close `level` or at an age.
+        side, level, age = carry["held"], carry["level"], carry["age"]
+        sides, fires = np.empty_like(events), events != NEUTRAL
+        for bar, event in enumerate(events):
+            age += 1
+            ends = side * (bars.close[bar] - level) < 0.0
+            ends |= age >= MAX_AGE
+            np.copyto(side, np.int8(NEUTRAL), where=ends)
+            np.copyto(side, event, where=fires[bar])
+            np.copyto(level, levels[bar], where=fires[bar])
+            age *= (side != NEUTRAL) & ~fires[bar]
+            sides[bar] = side
+        return carry, withhold(carry, sides)
 
 
 INDICATOR: Indicator = Reversals()

@@ -6,14 +6,12 @@ Section and Time Series*. The response falls again if a trend is extreme.
 
 import numpy as np
 
-from compute.indicators.contract import Bar, Carry, Floats, Indicator, Readings, Values
+from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values
 from compute.indicators.windows import (
     count_bars,
     divide,
     ema,
     extend,
-    get_floats,
-    get_held_readings,
     latch,
     make_undefined,
     make_undefined_across,
@@ -52,30 +50,26 @@ class TrendOracle:
         """Move the averages and windows by the bars; return `s`."""
         count_bars(carry, len(bars.close))
         log_close = np.log(bars.close)
-        previous = get_floats(carry, "averages").T
+        previous = carry["averages"].T
         averages = ema(previous, log_close, PERIODS)
         previous[...] = averages[-1]
 
-        noise = sample_sd(extend(get_floats(carry, "log_closes"), log_close), PRICE_PERIOD)
+        noise = sample_sd(extend(carry["log_closes"], log_close), PRICE_PERIOD)
         gaps = averages[:, :SPEEDS] - averages[:, SPEEDS:]
         scaled = divide(gaps, noise[:, np.newaxis])
         # Three windows of 126 values are the costliest part of a step. Running sums would be O(1),
         # but they round in another order: that needs a new version, and so a rebuild of every
         # stored carry.
-        crossovers = extend(get_floats(carry, "crossovers"), scaled)
-        return {"s": _compute_response(divide(scaled, sample_sd(crossovers, CROSSOVER_PERIOD)))}
+        crossovers = extend(carry["crossovers"], scaled)
+        z = divide(scaled, sample_sd(crossovers, CROSSOVER_PERIOD))
+        # The response of each speed peaks at about 1.
+        responses = z * np.exp(z * z * -0.25) / RESPONSE_PEAK
+        return {"s": (responses[:, 0] + responses[:, 1] + responses[:, 2]) / SPEEDS}
 
     def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
         """Advance by the bars and latch `s`."""
         score = self.advance(carry, bars)["s"]
-        return carry, withhold(carry, latch(get_held_readings(carry), score, ENTER, EXIT))
-
-
-def _compute_response(z: Floats) -> Floats:
-    """Return the mean over the speeds of z exp(-z^2/4) / 0.89, which peaks at about 1."""
-    responses = z * np.exp(z * z * -0.25) / RESPONSE_PEAK
-    mean: Floats = (responses[:, 0] + responses[:, 1] + responses[:, 2]) / SPEEDS
-    return mean
+        return carry, withhold(carry, latch(carry["held"], score, ENTER, EXIT))
 
 
 INDICATOR: Indicator = TrendOracle()

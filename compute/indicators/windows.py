@@ -9,7 +9,7 @@ that loop over bars; what they keep between calls, they keep in an array of a ca
 
 from collections.abc import Iterator
 from math import prod
-from typing import Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -20,7 +20,6 @@ from compute.indicators.contract import (
     WARMUP,
     ZERO_DIVISOR,
     Carry,
-    Flags,
     Floats,
     Readings,
 )
@@ -42,40 +41,24 @@ def make_undefined_across(*shape: int) -> Floats:
     return make_undefined(*reversed(shape)).T
 
 
-def start_carry(assets: int, **arrays: NDArray[np.generic]) -> Carry:
+def start_carry(assets: int, **arrays: NDArray[Any]) -> Carry:
     """Return a carry of `arrays` plus the two that most indicators need: `bars` and `held`."""
     bars = np.zeros(assets, dtype=np.int64)
     return {"bars": bars, "held": np.zeros(assets, dtype=np.int8), **arrays}
 
 
-def get_floats(carry: Carry, key: str) -> Floats:
-    """Return the array under `key`, typed as float64."""
-    return cast(Floats, carry[key])
-
-
-def get_held_readings(carry: Carry) -> Readings:
-    """Return the int8 readings held in the carry."""
-    return cast(Readings, carry["held"])
-
-
 def count_bars(carry: Carry, added: int) -> Counts:
     """Count new bars; return each one's number in its sequence, from 1, shape (added, N)."""
-    bars = cast(Counts, carry["bars"])
-    bars += added
+    carry["bars"] += added
     return _number_bars(carry, added)
 
 
 def _number_bars(carry: Carry, newest: int) -> Counts:
     """Return the numbers of the newest counted bars, shape (newest, N)."""
-    bars = cast(Counts, carry["bars"])
+    bars: Counts = carry["bars"]
     if newest == 1:
         return bars[np.newaxis]
     return bars - np.arange(newest - 1, -1, -1)[:, np.newaxis]
-
-
-def mark_bars(flags: Flags) -> list[bool]:
-    """Return for each bar whether it is flagged for any asset."""
-    return cast(list[bool], flags.any(axis=1).tolist())
 
 
 def withhold(carry: Carry, readings: Readings) -> Readings:
@@ -90,7 +73,14 @@ def extend(window: Floats, values: Floats) -> Floats:
     (N, ..., period - 1 + bars): a whole window ends at each bar. It may share memory with `window`.
     """
     if len(values) == 1:
-        _push(window, values[0].T)
+        if window.flags.c_contiguous:
+            # One flat move, because NumPy copies an overlap of two dimensions through a temporary
+            # array. The value that crosses into the row above is overwritten below.
+            flat = window.reshape(-1)
+            flat[:-1] = flat[1:]
+        else:
+            window[..., :-1] = window[..., 1:]
+        window[..., -1] = values[0].T
         return window
     kept = window.shape[-1] - 1
     series = np.empty((*window.shape[:-1], kept + len(values)))
@@ -98,18 +88,6 @@ def extend(window: Floats, values: Floats) -> Floats:
     series[..., kept:] = values.T
     window[...] = series[..., -kept - 1 :]
     return series
-
-
-def _push(window: Floats, value: Floats) -> None:
-    """Drop the oldest value of each window and append `value`, in place."""
-    if window.flags.c_contiguous:
-        # One flat move, because NumPy copies an overlap of two dimensions through a temporary
-        # array. The value that crosses into the row above is overwritten below.
-        flat = window.reshape(-1)
-        flat[:-1] = flat[1:]
-    else:
-        window[..., :-1] = window[..., 1:]
-    window[..., -1] = value
 
 
 def extend_across(window: Floats, values: Floats) -> Floats:
@@ -213,22 +191,6 @@ def divide(numerator: Floats, divisor: Floats, floor: Floats | float = ZERO_DIVI
     return np.divide(numerator, divisor, out=quotient, where=~(np.abs(divisor) <= floor))
 
 
-class HighLowClose(Protocol):
-    """Bars with the prices that a range needs; every field has shape (bars, N)."""
-
-    @property
-    def high(self) -> Floats:
-        """The highest price."""
-
-    @property
-    def low(self) -> Floats:
-        """The lowest price."""
-
-    @property
-    def close(self) -> Floats:
-        """The last price."""
-
-
 def lag(previous: Floats, values: Floats) -> Floats:
     """Return each bar's value on the bar before; `previous` is that of the bar before the first."""
     return np.concatenate([previous[np.newaxis], values[:-1]])
@@ -285,7 +247,7 @@ def wilder(average: Floats, counts: Counts, values: Floats, period: int) -> Floa
     count is below 1, the value is ignored.
     """
     averages, previous = np.empty_like(values), average
-    starts = mark_bars(counts <= period)
+    starts = np.any(counts <= period, axis=1)
     for is_start, count, value, moved in zip(starts, counts, values, averages, strict=True):
         np.subtract(value, previous, out=moved)
         np.divide(moved, period, out=moved)
@@ -301,21 +263,18 @@ def wilder(average: Floats, counts: Counts, values: Floats, period: int) -> Floa
     return averages
 
 
-def true_range(bars: HighLowClose, previous_close: Floats) -> Floats:
-    """Return Wilder's true range, which includes the previous close if there is one."""
-    # `fmax` and `fmin` ignore the NaN of a first bar, which has no previous close.
-    true_high: Floats = np.fmax(bars.high, previous_close)
-    return true_high - np.fmin(bars.low, previous_close)
-
-
 def start_atr(assets: int) -> Carry:
     """Return the arrays that `atr` keeps in a carry."""
     return {"previous_close": make_undefined(assets), "atr": np.zeros(assets)}
 
 
-def atr(carry: Carry, counts: Counts, bars: HighLowClose, period: int) -> Floats:
+def atr(
+    carry: Carry, counts: Counts, high: Floats, low: Floats, close: Floats, period: int
+) -> Floats:
     """Return the ATR after each bar, NaN before bar `period`; count the bars first."""
-    previous_close = get_floats(carry, "previous_close")
-    spans = true_range(bars, lag(previous_close, bars.close))
-    previous_close[...] = bars.close[-1]
-    return wilder(get_floats(carry, "atr"), counts, spans, period)
+    previous_close = lag(carry["previous_close"], close)
+    carry["previous_close"][...] = close[-1]
+    # The true range includes the previous close. `fmax` and `fmin` ignore the NaN of a first bar,
+    # which has none.
+    ranges = np.fmax(high, previous_close) - np.fmin(low, previous_close)
+    return wilder(carry["atr"], counts, ranges, period)

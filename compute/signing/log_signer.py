@@ -24,7 +24,7 @@ from schemas.errors import OperatorError
 from schemas.vocabulary import Clock
 from store.errors import DamagedError
 from store.log_tree import EMPTY_ROOT, HASH_BYTES, TreeError, verify_consistency
-from store.market_rows import CheckpointRow, LogHead
+from store.market_rows import CheckpointRow
 from store.sql.feed_log import FeedLog
 from store.sqlite.files import sync_folder
 from verifier.notes import COSIGNER_KEY, LOG_KEY, SIGNATURE_PREFIX, VerifierKey
@@ -116,17 +116,24 @@ def load_key(path: Path) -> LogKey | None:
 
 def save_key(path: Path, key: LogKey) -> None:
     """Replace the file; once this returns, it is on the disk. KeyFileError if that fails."""
-    text = json.dumps(
-        {
-            "origin": key.origin,
-            "key": b64encode(key.seed).decode(),
-            "size": key.size,
-            "root": b64encode(key.root).decode(),
-        }
-    )
+    fields = {
+        "origin": key.origin,
+        "key": b64encode(key.seed).decode(),
+        "size": key.size,
+        "root": b64encode(key.root).decode(),
+    }
+    text = f"{json.dumps(fields)}\n"
     unfinished = path.with_name(f"{path.name}.unfinished")
     try:
-        _write_private_file(unfinished, f"{text}\n".encode())
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        # A key that is lost ends the log, so the file is not replaced by one that does not have it.
+        if unfinished.read_text(encoding="utf-8") != text:
+            raise OSError(f"{unfinished} does not have what was written")
         os.replace(unfinished, path)
         sync_folder(path.parent)
     except OSError as error:
@@ -169,18 +176,6 @@ def _parse_key(fields: dict[str, object]) -> LogKey:
     if (len(seed), len(root)) != (SEED_BYTES, HASH_BYTES):
         raise ValueError
     return LogKey(origin, seed, size, root)
-
-
-def _write_private_file(path: Path, content: bytes) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    # A key that is lost ends the log, so the file is not replaced by one that does not have it.
-    if path.read_bytes() != content:
-        raise OSError(f"{path} does not have what was written")
 
 
 # Called with the outcome of each new checkpoint, signed or refused, and "cosigned" by a witness.
@@ -228,9 +223,18 @@ class LogSigner:
         next call tries again. Raise StoreError if the database fails.
         """
         try:
-            key, stored = await self._advance_key()
+            old_key, key, stored = await self._compare_key()
+            # Before the checkpoint is served: no other tree of this size is signed from now on.
+            if key != old_key:
+                await self._use_file(save_key, self._path, key)
         except RefusalError as refusal:
-            await self._refuse(refusal)
+            # Stored and logged once; the cause may name a path, so it is only logged.
+            stored, reason = await self._log.checkpoint(), str(refusal)
+            if reason != stored.refusal:
+                cause = {} if refusal.__cause__ is None else {"cause": str(refusal.__cause__)}
+                log.error("log_not_signed", reason=reason, **cause, remedy="run `signals doctor`")
+                await self._log.save_checkpoint(stored._replace(refusal=reason))
+            self._on_checkpoint("refused")
             return
         vkey, now = str(key.vkey), self._clock() // 1000
         note = sign_checkpoint(key.origin, key.size, key.root, key.private_key, now)
@@ -248,21 +252,18 @@ class LogSigner:
 
         Return the new key, and the path of the archived file, None if there was none.
         """
-        origin = await self._find_origin()
+        origin: str | None = None
+        with suppress(KeyFileError):
+            if (old_key := await asyncio.to_thread(load_key, self._path)) is not None:
+                origin = old_key.origin
+        if origin is None and (vkey := (await self._log.checkpoint()).vkey) is not None:
+            origin = vkey.partition("+")[0]
         archive = self._path.with_name(f"{self._path.name}.{now:%Y%m%dT%H%M%SZ}")
         has_file = await asyncio.to_thread(archive_key, self._path, archive)
         key = LogKey.create(self._origin if origin is None else name_next_origin(origin))
         await asyncio.to_thread(save_key, self._path, key)
         await self.sign()
         return key.vkey, archive if has_file else None
-
-    async def _find_origin(self) -> str | None:
-        """Return the origin of the log so far, None if there was none."""
-        with suppress(KeyFileError):
-            if (key := await asyncio.to_thread(load_key, self._path)) is not None:
-                return key.origin
-        vkey = (await self._log.checkpoint()).vkey
-        return None if vkey is None else vkey.partition("+")[0]
 
     async def find_refusal(self) -> str | None:
         """Say why the tree that is stored now would not be signed; change nothing."""
@@ -271,14 +272,6 @@ class LogSigner:
         except RefusalError as refusal:
             return str(refusal)
         return None
-
-    async def _advance_key(self) -> tuple[LogKey, CheckpointRow]:
-        """Return the key, once its file has the stored tree, and the last checkpoint."""
-        key, advanced, stored = await self._compare_key()
-        # Before the checkpoint is served: another tree of this size is never signed from now on.
-        if advanced != key:
-            await self._use_file(save_key, self._path, advanced)
-        return advanced, stored
 
     async def _compare_key(self) -> tuple[LogKey | None, LogKey, CheckpointRow]:
         """Return the key in the file, the same with the stored tree, and the last checkpoint."""
@@ -289,7 +282,22 @@ class LogSigner:
             raise RefusalError("the stored tree of the log is damaged") from error
         if key is None and head.checkpoint.note is not None:
             raise RefusalError("the key file of the log is missing")
-        return key, _advance_tree(key or LogKey.create(self._origin), head), head.checkpoint
+        old = key or LogKey.create(self._origin)
+        if head.size < old.size:
+            raise RefusalError(
+                f"the store has fewer leaves than the {old.size} that were signed: an older copy "
+                "of it was restored"
+            )
+        try:
+            if head.size > old.size > 0:
+                verify_consistency(old.size, old.root, head.size, head.root, head.proof)
+            elif old.size and head.root != old.root:
+                raise TreeError
+        except TreeError:
+            raise RefusalError(
+                f"the first {old.size} leaves are not those that were signed"
+            ) from None
+        return key, old.with_tree(head.size, head.root), head.checkpoint
 
     async def _use_file(self, use: Callable[..., Used], *arguments: object) -> Used:
         """Call a function of the key file in a thread; refuse if the file cannot be used."""
@@ -298,34 +306,8 @@ class LogSigner:
         except KeyFileError as error:
             raise RefusalError("the key file of the log cannot be used") from error
 
-    async def _refuse(self, refusal: RefusalError) -> None:
-        """Store and log the reason, once; the cause may name a path, so it is only logged."""
-        stored, reason = await self._log.checkpoint(), str(refusal)
-        if reason != stored.refusal:
-            cause = {} if refusal.__cause__ is None else {"cause": str(refusal.__cause__)}
-            log.error("log_not_signed", reason=reason, **cause, remedy="run `signals doctor`")
-            await self._log.save_checkpoint(stored._replace(refusal=reason))
-        self._on_checkpoint("refused")
-
 
 def name_next_origin(origin: str) -> str:
     """Return the origin of the log that follows one: /2 at its end, then /3 and so on."""
     numbered = re.fullmatch(r"(.+)/(\d+)", origin)
     return f"{origin}/2" if numbered is None else f"{numbered[1]}/{int(numbered[2]) + 1}"
-
-
-def _advance_tree(key: LogKey, head: LogHead) -> LogKey:
-    """Return the key with the stored tree; RefusalError unless that begins with the signed one."""
-    if head.size < key.size:
-        raise RefusalError(
-            f"the store has fewer leaves than the {key.size} that were signed: an older copy of it "
-            "was restored"
-        )
-    try:
-        if head.size > key.size > 0:
-            verify_consistency(key.size, key.root, head.size, head.root, head.proof)
-        elif key.size and head.root != key.root:
-            raise TreeError
-    except TreeError:
-        raise RefusalError(f"the first {key.size} leaves are not those that were signed") from None
-    return key.with_tree(head.size, head.root)

@@ -169,7 +169,26 @@ class Witnesses:
         """Return the line with a witness's cosignature, None if it did not cosign."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self._fetch_cosignature(witness, checkpoint, note)
+                status, answer = await self._add_checkpoint(witness, checkpoint, note)
+                if status == HTTPStatus.CONFLICT:
+                    # The size that the witness cosigned last.
+                    text = answer.removesuffix("\n")
+                    if not (text.isascii() and text.isdigit() and len(text) < 20):
+                        raise WitnessError("status 409 without a size")
+                    if int(text) > checkpoint.size:
+                        raise WitnessError(
+                            f"it has cosigned {text} rows, more than the {checkpoint.size} of this "
+                            "checkpoint"
+                        )
+                    self._cosigned_sizes[witness] = int(text)
+                    status, answer = await self._add_checkpoint(witness, checkpoint, note)
+                if status != HTTPStatus.OK:
+                    raise WitnessError(f"status {status}")
+                found = find_cosignature(witness.vkey, note, answer)
+                if found is None:
+                    raise WitnessError("its response has no valid cosignature")
+                self._cosigned_sizes[witness] = checkpoint.size
+                return found[0]
         except (WitnessError, StoreError) as error:
             reason = str(error)
         except (httpx2.HTTPError, TimeoutError) as error:
@@ -177,19 +196,6 @@ class Witnesses:
         cause = {"witness": witness.name, "reason": reason}
         self._failures.write(log.warning, "witness_failed", cause)
         return None
-
-    async def _fetch_cosignature(self, witness: Witness, checkpoint: Checkpoint, note: str) -> str:
-        status, answer = await self._add_checkpoint(witness, checkpoint, note)
-        if status == HTTPStatus.CONFLICT:
-            self._cosigned_sizes[witness] = _parse_size(answer, checkpoint.size)
-            status, answer = await self._add_checkpoint(witness, checkpoint, note)
-        if status != HTTPStatus.OK:
-            raise WitnessError(f"status {status}")
-        found = find_cosignature(witness.vkey, note, answer)
-        if found is None:
-            raise WitnessError("its response has no valid cosignature")
-        self._cosigned_sizes[witness] = checkpoint.size
-        return found[0]
 
     async def _add_checkpoint(
         self, witness: Witness, checkpoint: Checkpoint, note: str
@@ -200,24 +206,10 @@ class Witnesses:
         lines = [f"old {old}", *(b64encode(each).decode() for each in proof)]
         body = "\n".join(lines) + f"\n\n{note}"
         request = self._http.stream("POST", f"{witness.url}/add-checkpoint", content=body.encode())
+        answer = b""
         async with request as response:
-            return response.status_code, await _read_text(response)
-
-
-async def _read_text(response: httpx2.Response) -> str:
-    answer = b""
-    async for part in response.aiter_bytes():
-        answer += part
-        if len(answer) > MAX_ANSWER_BYTES:
-            raise WitnessError("its response is too long")
-    return answer.decode(errors="replace")
-
-
-def _parse_size(answer: str, size: int) -> int:
-    """Return the size that a witness cosigned last."""
-    text = answer.removesuffix("\n")
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise WitnessError("status 409 without a size")
-    if int(text) > size:
-        raise WitnessError(f"it has cosigned {text} rows, more than the {size} of this checkpoint")
-    return int(text)
+            async for part in response.aiter_bytes():
+                answer += part
+                if len(answer) > MAX_ANSWER_BYTES:
+                    raise WitnessError("its response is too long")
+        return response.status_code, answer.decode(errors="replace")

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from struct import calcsize
 
 import numpy as np
 import pytest
 
 from compute import hourly_pipeline as runs_module
-from compute.alerts.engines import Publisher
+from compute.alerts.engines import PUBLISHER_STRUCT
 from compute.audit.audit import Report, audit_market
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.hourly_pipeline import HourlyPipeline
@@ -130,7 +129,7 @@ def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, i
 
 def remembered(held: Content) -> list[tuple[object, ...]]:
     """Return the carries of indicators and engines without epochs and publishers."""
-    size = calcsize(Publisher.struct_format)
+    size = PUBLISHER_STRUCT.size
     return [
         (*row[:5], row[6], row[7][:-size] if row[2].startswith("alerts.") else row[7])
         for row in held["carries"]

@@ -6,8 +6,6 @@ from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values
 from compute.indicators.windows import (
     count_bars,
     extend_across,
-    get_floats,
-    get_held_readings,
     make_undefined,
     start_carry,
     withhold,
@@ -31,13 +29,13 @@ class Momentum:
     def advance(self, carry: Carry, bars: Bar) -> Values:
         """Return the change over ten bars, in price units."""
         count_bars(carry, len(bars.close))
-        closes = extend_across(get_floats(carry, "closes"), bars.close)
+        closes = extend_across(carry["closes"], bars.close)
         return {"change": bars.close - closes[:-PERIOD]}
 
     def step(self, carry: Carry, bars: Bar) -> tuple[Carry, Readings]:
         """Advance by the bars; return the sign of the change."""
         sides = np.sign(np.nan_to_num(self.advance(carry, bars)["change"])).astype(np.int8)
-        get_held_readings(carry)[...] = sides[-1]
+        carry["held"][...] = sides[-1]
         return carry, withhold(carry, sides)
 
 
