@@ -3,6 +3,7 @@
 import math
 import random
 from datetime import UTC, datetime
+from itertools import product
 
 import numpy as np
 import pytest
@@ -26,53 +27,32 @@ pytestmark = pytest.mark.clause("sources")
 H = HOUR_S
 GOOD = RawBar(10 * H, 100.0, 110.0, 90.0, 105.0, 7.0)
 NAN, INF = math.nan, math.inf
+PRICES = ("open", "high", "low", "close")
 
 
 def refused(*rows: RawBar, period_s: int = H, after: int | None = None) -> list[tuple[int, str]]:
     return [(row.open_time, reason) for row, reason in validate_bars(rows, period_s, after)[1]]
 
 
-@pytest.mark.parametrize("field", ["open", "high", "low", "close", "volume"])
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_a_number_that_is_not_finite_refuses_a_bar(field: str, value: float):
-    assert refused(GOOD._replace(**{field: value})) == [(10 * H, "a number is NaN or infinite")]
-
-
-@pytest.mark.parametrize("field", ["open", "high", "low", "close"])
-@pytest.mark.parametrize("value", [0.0, -0.0, -1.0])
-def test_a_price_that_is_not_above_zero_refuses_a_bar(field: str, value: float):
-    assert refused(GOOD._replace(**{field: value})) == [(10 * H, "a price is not above 0")]
-
-
 @pytest.mark.parametrize(
-    ("bar", "reason"),
+    ("fields", "values", "reason"),
     [
-        (GOOD._replace(high=89.0), "high is below low"),
-        (GOOD._replace(close=110.5), "close is outside low to high"),
-        (GOOD._replace(close=89.5), "close is outside low to high"),
-        (GOOD._replace(volume=-0.001), "volume is negative"),
+        ((*PRICES, "volume"), (NAN, INF, -INF), "a number is NaN or infinite"),
+        (PRICES, (0.0, -0.0, -1.0), "a price is not above 0"),
+        (("high",), (89.0,), "high is below low"),
+        (("close",), (110.5, 89.5), "close is outside low to high"),
+        (("volume",), (-0.001,), "volume is negative"),
+        (PRICES, (5e-324, 1e-320, 9e-16, 1.1e15, 1e308), "a price is outside 1e-15 to 1e+15"),
+        (("volume",), (5e-324, 9e-16, 1.1e18, 1e308), "volume is outside 1e-15 to 1e+18"),
+        (("open_time",), (-1, 253_402_300_800, 10**18, 10**40), "a time is out of range"),
     ],
 )
-def test_numbers_that_contradict_each_other_refuse_a_bar(bar: RawBar, reason: str):
-    assert refused(bar) == [(10 * H, reason)]
-
-
-@pytest.mark.parametrize("field", ["open", "high", "low", "close"])
-@pytest.mark.parametrize("value", [5e-324, 1e-320, 9e-16, 1.1e15, 1e308])
-def test_an_implausible_price_refuses_a_bar(field: str, value: float):
-    assert refused(GOOD._replace(**{field: value})) == [
-        (10 * H, "a price is outside 1e-15 to 1e+15")
-    ]
-
-
-@pytest.mark.parametrize("value", [5e-324, 9e-16, 1.1e18, 1e308])
-def test_an_implausible_volume_refuses_a_bar(value: float):
-    assert refused(GOOD._replace(volume=value)) == [(10 * H, "volume is outside 1e-15 to 1e+18")]
-
-
-@pytest.mark.parametrize("opened", [-1, 253_402_300_800, 10**18, 10**40])
-def test_a_time_that_no_calendar_has_refuses_a_bar(opened: int):
-    assert refused(GOOD._replace(open_time=opened)) == [(opened, "a time is out of range")]
+def test_a_number_that_no_market_has_refuses_a_bar(
+    fields: tuple[str, ...], values: tuple[float, ...], reason: str
+):
+    for field, value in product(fields, values):
+        bar = GOOD._replace(**{field: value})
+        assert refused(bar) == [(bar.open_time, reason)]
 
 
 @pytest.mark.parametrize(
@@ -118,23 +98,35 @@ def test_an_open_outside_the_range_and_every_limit_that_is_still_allowed_are_acc
     assert validate_bars([bar], H) == ([bar], [])
 
 
-def test_of_bars_that_open_together_the_first_given_is_kept():
-    again = GOOD._replace(close=106.0)
-    assert validate_bars([GOOD, again], H) == ([GOOD], [(again, "open time is repeated")])
-
-
-def test_an_hourly_bar_that_opens_within_the_hour_of_the_last_accepted_one_is_refused():
-    crowded = GOOD._replace(open_time=11 * H - 1)
-    after_it = GOOD._replace(open_time=11 * H)
-    good, bad = validate_bars([GOOD, crowded, after_it], H)
-    assert good == [GOOD, after_it]
-    assert bad == [(crowded, "opens less than an hour after its predecessor")]
-
-
-def test_a_refused_bar_does_not_displace_another():
-    broken = GOOD._replace(volume=NAN)
-    half_past = GOOD._replace(open_time=10 * H + 1800)
-    assert validate_bars([broken, half_past], H)[0] == [half_past]
+@pytest.mark.parametrize(
+    ("period_s", "bars", "refused_at", "reason"),
+    [
+        (H, [GOOD, GOOD._replace(close=106.0)], 1, "open time is repeated"),
+        (
+            H,
+            [GOOD, GOOD._replace(open_time=11 * H - 1), GOOD._replace(open_time=11 * H)],
+            1,
+            "opens less than an hour after its predecessor",
+        ),
+        (
+            H,
+            [GOOD._replace(volume=NAN), GOOD._replace(open_time=10 * H + 1800)],
+            0,
+            "a number is NaN or infinite",
+        ),
+        (
+            DAY_S,
+            [GOOD._replace(open_time=DAY_S + H), GOOD._replace(open_time=DAY_S + 2 * H)],
+            1,
+            "closes together with its predecessor",
+        ),
+    ],
+)
+def test_a_bar_is_refused_by_the_accepted_one_before_it_and_displaces_no_other(
+    period_s: int, bars: list[RawBar], refused_at: int, reason: str
+):
+    kept = [bar for place, bar in enumerate(bars) if place != refused_at]
+    assert validate_bars(bars, period_s) == (kept, [(bars[refused_at], reason)])
 
 
 def test_rows_are_sorted_before_they_are_validated():
@@ -151,14 +143,6 @@ def test_bars_are_validated_against_the_last_bar_accepted_before_them():
         (10 * H, "opens less than an hour after its predecessor")
     ]
     assert refused(GOOD, after=9 * H) == []
-
-
-def test_of_two_daily_bars_that_close_together_the_second_is_refused():
-    first, second = GOOD._replace(open_time=DAY_S + H), GOOD._replace(open_time=DAY_S + 2 * H)
-    assert validate_bars([first, second], DAY_S) == (
-        [first],
-        [(second, "closes together with its predecessor")],
-    )
 
 
 def judge_one_by_one(
@@ -257,26 +241,35 @@ HOURLY = Series.from_rows(
 )
 
 
-def test_four_hour_bars_hold_the_hours_that_close_after_their_start_and_up_to_their_end():
-    assert rows_of(resample_bars(HOURLY, 4 * H)) == [
-        (0 * H, 4 * H, 10.0, 15.0, 9.0, 14.0, 3.0),
-        (4 * H, 8 * H, 14.0, 14.0, 7.0, 8.5, 12.0),
-        (12 * H, 16 * H, 8.5, 20.0, 8.0, 19.0, 16.0),
-        (16 * H, 20 * H, 19.0, 19.5, 6.0, 6.5, 32.0),
-        (24 * H, 28 * H, 6.5, 6.6, 6.4, 6.5, 64.0),
-    ]
-
-
-def test_daily_bars_are_built_from_the_hours_of_a_utc_day():
-    assert rows_of(resample_bars(HOURLY, DAY_S)) == [
-        (0, DAY_S, 10.0, 20.0, 6.0, 6.5, 63.0),
-        (DAY_S, 2 * DAY_S, 6.5, 6.6, 6.4, 6.5, 64.0),
-    ]
-
-
-def test_the_hour_that_closes_at_midnight_belongs_to_the_day_that_ends():
+@pytest.mark.parametrize(
+    ("period_s", "rows"),
+    [
+        (
+            4 * H,
+            [
+                (0 * H, 4 * H, 10.0, 15.0, 9.0, 14.0, 3.0),
+                (4 * H, 8 * H, 14.0, 14.0, 7.0, 8.5, 12.0),
+                (12 * H, 16 * H, 8.5, 20.0, 8.0, 19.0, 16.0),
+                (16 * H, 20 * H, 19.0, 19.5, 6.0, 6.5, 32.0),
+                (24 * H, 28 * H, 6.5, 6.6, 6.4, 6.5, 64.0),
+            ],
+        ),
+        (
+            DAY_S,
+            [
+                (0, DAY_S, 10.0, 20.0, 6.0, 6.5, 63.0),
+                (DAY_S, 2 * DAY_S, 6.5, 6.6, 6.4, 6.5, 64.0),
+            ],
+        ),
+    ],
+)
+def test_longer_bars_hold_the_hours_that_close_after_their_start_and_up_to_their_end(
+    period_s: int, rows: list[tuple[float, ...]]
+):
+    assert rows_of(resample_bars(HOURLY, period_s)) == rows
+    assert len(resample_bars(NO_BARS, period_s)) == 0
     last = Series.from_rows([RawBar(23 * H, 1.0, 1.0, 1.0, 1.0, 0.0)], H)
-    assert resample_bars(last, DAY_S).close_time.tolist() == [DAY_S]
+    assert resample_bars(last, period_s).close_time.tolist() == [DAY_S]
 
 
 SUNDAY = int(datetime(2026, 11, 22, tzinfo=UTC).timestamp())
@@ -299,10 +292,6 @@ def test_sundays_hours_belong_to_mondays_daily_bar(opens_at: int):
     assert resample_bars(hourly, 4 * H, joins_sundays=True).close_time.tolist()[1] == SUNDAY + DAY_S
 
 
-def test_nothing_is_built_from_nothing():
-    assert len(resample_bars(NO_BARS, 4 * H)) == 0
-
-
 SETTLED = Funding.from_pairs(
     [(0, 0.001), (8 * H, 0.002), (16 * H + 420, 0.004), (24 * H, 0.008), (60 * H, -0.5)]
 )
@@ -320,21 +309,16 @@ SETTLED = Funding.from_pairs(
         (40 * H, 365 * 0.012),
         (41 * H, 365 * 0.008),
         (60 * H, 365 * -0.5),
+        *((close, NAN) for close in (48 * H, 59 * H, 84 * H)),  # nothing settled within the day
     ],
 )
 def test_funding_is_365_times_the_sum_of_the_rates_of_the_day_up_to_the_close(
     close: int, annualised: float
 ):
-    assert SETTLED.annualise(np.array([close])).tolist() == [pytest.approx(annualised, rel=1e-12)]
-
-
-@pytest.mark.parametrize("close", [48 * H, 59 * H, 84 * H])
-def test_funding_is_missing_if_nothing_settled_within_the_day(close: int):
-    assert np.isnan(SETTLED.annualise(np.array([close]))).all()
-
-
-def test_an_asset_without_a_perpetual_has_no_funding():
-    assert np.isnan(NO_FUNDING.annualise(np.array([H, 2 * H]))).all()
+    expected = pytest.approx([annualised], rel=1e-12, nan_ok=True)
+    assert SETTLED.annualise(np.array([close])).tolist() == expected
+    # An asset without a perpetual has none.
+    assert np.isnan(NO_FUNDING.annualise(np.array([close]))).all()
 
 
 def test_a_funding_sum_does_not_depend_on_how_its_settlements_were_split():

@@ -1,6 +1,5 @@
 """The published coverage, and the assets of the last one that another universe file drops."""
 
-import json
 from collections.abc import Mapping
 from datetime import date, datetime
 from pathlib import Path
@@ -99,13 +98,6 @@ def test_a_recorded_asset_is_outdated_from_the_next_close_of_its_session(
     assert (held["ETH"].last_close, held["ETH"].outdated_from) == (None, None)
 
 
-def test_coverage_published_before_recordings_had_ends_still_loads():
-    document = json.loads(covered("BTC").model_dump_json())
-    for one in document["assets"]:
-        del one["last_close"], one["outdated_from"]
-    assert Coverage.model_validate_json(json.dumps(document)) == covered("BTC")
-
-
 @pytest.mark.clause("1.2", "1.17")
 def test_the_timeframes_of_an_asset_follow_from_its_bars(folder: Path):
     known = universe_of(asset("BTC"), asset("IBM"), asset("ETH"))
@@ -141,41 +133,33 @@ def test_every_indicator_is_covered_and_all_but_perpkit_logged(folder: Path):
     ]
 
 
-def test_a_dropped_asset_is_removed_from_that_day_on_and_covers_nothing():
-    held = add_dropped_assets(covered("BTC"), covered("BTC", "DOGE"), DAY)
-    assert [one.ticker for one in held.tracked] == ["BTC"]
-    doge = by_ticker(held)["DOGE"]
-    assert (doge.removed_on, doge.timeframes, doge.alerts, doge.name) == (DAY, (), (), "DOGE")
-
-
-def test_an_asset_dropped_long_ago_keeps_its_day():
-    once = add_dropped_assets(covered("BTC"), covered("BTC", "DOGE"), date(2026, 1, 1))
-    again = add_dropped_assets(covered("ETH"), once, DAY)
-    assert {t: one.removed_on for t, one in by_ticker(again).items()} == {
-        "ETH": None,
-        "BTC": DAY,
-        "DOGE": date(2026, 1, 1),
-    }
+EARLIER, LATER = date(2026, 1, 1), date(2026, 12, 31)
 
 
 @pytest.mark.parametrize(
-    ("announced", "expected"),
-    [(date(2026, 9, 27), date(2026, 9, 27)), (date(2026, 12, 31), DAY)],
-    ids=["past", "to come"],
+    ("old", "removed_on"),
+    [
+        (None, None),
+        (covered("BTC", "DOGE"), DAY),
+        # Dropped, or announced to be removed, before that day or after it.
+        (covered("BTC", "DOGE", removed={"DOGE": EARLIER}), EARLIER),
+        (covered("BTC", "DOGE", removed={"DOGE": LATER}), DAY),
+    ],
 )
-def test_a_removal_counts_from_its_own_day_or_the_drop_whichever_comes_first(announced, expected):
-    old = covered("BTC", "MATIC", removed={"MATIC": announced})
-    assert by_ticker(add_dropped_assets(covered("BTC"), old, DAY))["MATIC"].removed_on == expected
+def test_a_dropped_asset_is_removed_from_that_day_on_at_the_latest_and_covers_nothing(
+    old: Coverage | None, removed_on: date | None
+):
+    held = add_dropped_assets(covered("BTC"), old, DAY)
+    assert [one.ticker for one in held.tracked] == ["BTC"]
+    assert by_ticker(held)["BTC"] == by_ticker(covered("BTC"))["BTC"]
+    dropped = [(one.removed_on, one.timeframes, one.alerts, one.name) for one in held.assets[1:]]
+    assert dropped == ([] if old is None else [(removed_on, (), (), "DOGE")])
 
 
 def test_an_asset_that_returns_is_tracked_as_if_it_had_never_left():
     both = covered("BTC", "DOGE")
     without = add_dropped_assets(covered("BTC"), both, date(2026, 1, 1))
     assert add_dropped_assets(both, without, DAY) == both
-
-
-def test_the_first_coverage_has_nothing_dropped():
-    assert add_dropped_assets(covered("BTC"), None, DAY) == covered("BTC")
 
 
 @pytest.mark.clause("1.2")
@@ -214,10 +198,3 @@ def test_recorded_assets_with_bars_off_the_hour_are_marked(tmp_path: Path):
     made = build_coverage(universe, source, INDICATORS, 0, to_market_ms(END))
     assert made.off_hour_tickers == ("IBM", "NVDA")
     assert Coverage.model_validate_json(made.model_dump_json()) == made
-
-
-def test_a_coverage_of_an_earlier_version_has_no_asset_off_the_hour():
-    document = covered("BTC").model_dump(mode="json")
-    for one in document["assets"]:
-        del one["has_off_hour_bars"]
-    assert Coverage.model_validate(document).off_hour_tickers == ()

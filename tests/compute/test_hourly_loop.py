@@ -402,29 +402,50 @@ async def test_no_reading_is_older_than_its_last_closed_candle_without_being_nam
 
 
 @pytest.mark.clause("steps")
-async def test_a_clock_put_forward_by_hours_leaves_none_of_them_out(
-    path: Path, clock: AcceleratedClock, source: ScriptedSource
+@pytest.mark.parametrize(
+    ("late_s", "jump", "written", "late_written"),
+    [
+        pytest.param(
+            *(0, ("12:30", "17:10"), ("11:03", "12:03", "17:10", "18:03"), "11:03"), id="forward"
+        ),
+        pytest.param(
+            *(0, ("12:30", "08:30"), ("11:03", "12:03", "13:03", "14:03"), "11:03"), id="back"
+        ),
+        pytest.param(
+            *(290, ("11:03:15", "09:40"), ("11:03", "12:03", "13:03"), "12:03"),
+            id="back while a bar is late",
+            marks=prove,
+        ),
+        pytest.param(
+            *(0, ("11:03:10", "16:03:10"), ("11:03", "16:03", "17:03"), "11:03"),
+            id="a sleep of five hours",
+            marks=prove,
+        ),
+        pytest.param(
+            *(290, ("11:03:10", "16:03:10"), ("11:03", "16:03", "17:03"), "16:03"),
+            id="a sleep of five hours while a bar is late",
+            marks=prove,
+        ),
+    ],
+)
+async def test_a_clock_that_jumps_leaves_no_hour_out_and_repeats_none(
+    path: Path,
+    clock: AcceleratedClock,
+    source: ScriptedSource,
+    late_s: int,
+    jump: tuple[str, str],
+    written: tuple[str, ...],
+    late_written: str,
 ):
-    clock.jump(march_s("12:30"), to=march_s("17:10"))
-    await run_loop_until(path, source, clock, march_s("18:30"))
-    rows = await check_store_file(path, source, march_s("18:00"))
-    written = {row.close_time: row.created_at // 1000 for row in rows if row.timeframe == "1h"}
-    assert {written[hour] for hour in list_hours("13:00", "17:00")} == {march_s("17:10")}
-    assert written[march_s("18:00")] == march_s("18:03")
-
-
-@pytest.mark.clause("steps")
-async def test_a_clock_put_back_by_hours_repeats_nothing(
-    path: Path, clock: AcceleratedClock, source: ScriptedSource
-):
-    clock.jump(march_s("12:30"), to=march_s("08:30"))
-    await run_loop_until(path, source, clock, march_s("14:30"))
-    rows = await check_store_file(path, source, march_s("14:00"))
-    written = {row.close_time: row.created_at // 1000 for row in rows if row.timeframe == "1h"}
-    assert [written[hour] for hour in list_hours("11:00", "14:00")] == [
-        hour + 180 for hour in list_hours("11:00", "14:00")
-    ]
-    assert len(await load_commits(path)) == 5
+    source.delays["ETH", march_s("11:00")] = late_s
+    clock.jump(march_s(jump[0]), to=march_s(jump[1]))
+    last = march_s(written[-1])
+    await run_loop_until(path, source, clock, last + 27 * 60)
+    rows = await check_store_file(path, source, last // HOUR_S * HOUR_S)
+    minutes = [(run.written_at or 0) // 60_000 * 60 for run in (await load_commits(path))[1:]]
+    assert minutes == [march_s(time) for time in written]
+    (late,) = (r for r in rows if r[1:5] == ("ETH", "enzo", "1h", march_s("11:00")))
+    assert late.created_at // 60_000 * 60 == march_s(late_written)
 
 
 @pytest.mark.clause("steps")
@@ -438,34 +459,6 @@ async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_late
     assert len(await load_commits(path)) == 3
     await run_loop_until(path, source, clock, march_s("13:30"))
     await check_store_file(path, source, march_s("13:00"))
-
-
-@pytest.mark.clause("steps")
-@pytest.mark.prove
-async def test_a_clock_put_back_while_late_bars_are_pending_holds_nothing_up(
-    path: Path, clock: AcceleratedClock, source: ScriptedSource
-):
-    source.delays["ETH", march_s("11:00")] = 290
-    clock.jump(march_s("11:03:15"), to=march_s("09:40"))
-    await run_loop_until(path, source, clock, march_s("13:30"))
-    rows = await check_store_file(path, source, march_s("13:00"))
-    (late,) = (r for r in rows if r[1:5] == ("ETH", "enzo", "1h", march_s("11:00")))
-    assert late.created_at // 1000 == march_s("12:03")
-
-
-@pytest.mark.clause("steps")
-@pytest.mark.parametrize("late", [[], ["ETH"]])
-@pytest.mark.prove
-async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
-    path: Path, clock: AcceleratedClock, source: ScriptedSource, late: list[str]
-):
-    source.delays |= {(ticker, march_s("11:00")): 290 for ticker in late}
-    clock.jump(march_s("11:03:10"), to=march_s("16:03:10"))
-    await run_loop_until(path, source, clock, march_s("17:30"))
-    await check_store_file(path, source, march_s("17:00"))
-    written = [run.written_at for run in (await load_commits(path))[1:]]
-    minutes = [None if when is None else when // 60_000 * 60 for when in written]
-    assert minutes == [march_s("11:03"), march_s("16:03"), march_s("17:03")]
 
 
 @pytest.mark.clause("steps")

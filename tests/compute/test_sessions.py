@@ -71,9 +71,36 @@ def test_the_range_leaves_out_its_start_and_takes_in_its_end():
 
 
 @pytest.mark.parametrize("session", ["XNYS", "XNAS"])
-def test_an_exchange_has_seven_bars_from_half_past_nine(session: Session):
+@pytest.mark.parametrize(
+    ("day", "count"),
+    [
+        ("2026-03-06", 7),  # clocks go forward on Sunday 2026-03-08
+        ("2026-03-09", 7),
+        ("2026-10-30", 7),  # and back on Sunday 2026-11-01
+        ("2026-11-02", 7),
+        ("2026-07-02", 7),
+        ("2021-12-23", 7),
+        ("2021-12-31", 7),  # New Year on a Saturday is not made up for
+        ("2021-06-18", 7),  # before Juneteenth was a holiday of the exchanges
+        ("2025-07-03", 4),  # early closes
+        ("2025-11-28", 4),
+        ("2026-12-24", 4),
+        ("2023-01-02", 0),  # New Year on a Sunday is observed on Monday
+        ("2022-06-20", 0),
+        ("2021-12-24", 0),  # Christmas on a Saturday
+        ("2022-12-26", 0),
+        ("2024-03-29", 0),  # Good Friday
+        ("2025-04-18", 0),
+        ("2024-05-27", 0),  # Memorial
+        ("2018-12-05", 0),  # days of mourning
+        ("2025-01-09", 0),
+    ],
+)
+def test_an_exchange_has_seven_bars_from_half_past_nine_except_on_short_days_and_holidays(
+    session: Session, day: str, count: int
+):
     openings = ["09:30", "10:00", "11:00", "12:00", "13:00", "14:00", "15:00"]
-    assert local_openings(session, "2026-03-06") == openings
+    assert local_openings(session, day) == openings[:count]
     assert count_bars_per_day(session) == 7
 
 
@@ -105,20 +132,6 @@ def test_a_session_that_opens_on_the_hour_has_whole_hours_only(session: Session)
     bars = list_expected_bars(session, utc("2026-03-01"), utc("2026-04-01"))
     assert bars.begin_time.tolist() == bars.open_time.tolist()
     assert not opens_off_hour(session)
-
-
-@pytest.mark.parametrize(
-    ("day", "first"),
-    [
-        ("2026-03-06", "2026-03-06T14:30"),  # clocks go forward on Sunday 2026-03-08
-        ("2026-03-09", "2026-03-09T13:30"),
-        ("2026-10-30", "2026-10-30T13:30"),  # and back on Sunday 2026-11-01
-        ("2026-11-02", "2026-11-02T14:30"),
-    ],
-)
-def test_an_exchange_opens_at_the_same_new_york_time_all_year(day: str, first: str):
-    start = utc(day)
-    assert list_expected_bars("XNYS", start, start + DAY_S).begin_time[0] == utc(first)
 
 
 def test_spot_metals_trade_from_sunday_evening_to_friday_with_an_hour_off_a_day():
@@ -165,41 +178,6 @@ def test_the_exchanges_keep_the_public_holidays_of_2026():
     assert len(year) == 251
     assert not year & published
     assert not any(day.weekday() >= 5 for day in year)
-
-
-@pytest.mark.parametrize(
-    ("day", "is_open"),
-    [
-        ("2021-12-31", True),  # New Year on a Saturday is not made up for
-        ("2023-01-02", False),  # on a Sunday it is, on Monday
-        ("2021-06-18", True),  # before Juneteenth was a holiday of the exchanges
-        ("2022-06-20", False),
-        ("2021-12-24", False),  # Christmas on a Saturday
-        ("2022-12-26", False),
-        ("2024-03-29", False),  # Good Friday
-        ("2025-04-18", False),
-        ("2024-05-27", False),  # Memorial
-        ("2018-12-05", False),  # days of mourning
-        ("2025-01-09", False),
-    ],
-)
-def test_holidays_on_a_weekend_are_observed_as_the_exchanges_do(day: str, is_open: bool):
-    start = utc(day)
-    assert bool(len(list_expected_bars("XNAS", start, start + DAY_S))) == is_open
-
-
-@pytest.mark.parametrize(
-    ("day", "openings"),
-    [
-        ("2025-07-03", ["09:30", "10:00", "11:00", "12:00"]),
-        ("2025-11-28", ["09:30", "10:00", "11:00", "12:00"]),
-        ("2026-12-24", ["09:30", "10:00", "11:00", "12:00"]),
-        ("2026-07-02", ["09:30", "10:00", "11:00", "12:00", "13:00", "14:00", "15:00"]),
-        ("2021-12-23", ["09:30", "10:00", "11:00", "12:00", "13:00", "14:00", "15:00"]),
-    ],
-)
-def test_no_bar_opens_after_an_early_close(day: str, openings: list[str]):
-    assert local_openings("XNYS", day) == openings
 
 
 @pytest.mark.filterwarnings("ignore:Series.values returning")
@@ -270,21 +248,25 @@ def test_the_next_close_over_a_long_weekend_is_on_the_day_after_the_holiday():
     assert find_next_close("XNYS", utc("2026-07-02T20:00")) == utc("2026-07-06T14:00")
 
 
-def test_a_session_is_open_from_its_first_opening_to_its_last_close():
-    day = "2026-01-20T"
-    for at, closed in (
-        ("14:29:59", True),
-        ("14:30:00", False),
-        ("16:00:00", False),
-        ("20:59:59", False),
-        ("21:00:00", True),
-    ):
-        assert is_closed("XNAS", utc(day + at)) == closed, at
-    assert is_closed("XNAS", utc("2026-01-19T16:00"))  # Martin Luther King
-    assert is_closed("24x5", utc("2026-01-20T22:30"))
-    assert not is_closed("24x5", utc("2026-01-20T23:00"))
-    assert is_closed("24x5", utc("2026-01-24T12:00"))
-    assert not is_closed("24x7", utc("2026-01-24T12:00"))
+@pytest.mark.parametrize(
+    ("session", "at", "closed"),
+    [
+        ("XNAS", "2026-01-20T14:29:59", True),
+        ("XNAS", "2026-01-20T14:30:00", False),
+        ("XNAS", "2026-01-20T16:00:00", False),
+        ("XNAS", "2026-01-20T20:59:59", False),
+        ("XNAS", "2026-01-20T21:00:00", True),
+        ("XNAS", "2026-01-19T16:00", True),  # Martin Luther King
+        ("24x5", "2026-01-20T22:30", True),
+        ("24x5", "2026-01-20T23:00", False),
+        ("24x5", "2026-01-24T12:00", True),
+        ("24x7", "2026-01-24T12:00", False),
+    ],
+)
+def test_a_session_is_open_from_its_first_opening_to_its_last_close(
+    session: Session, at: str, closed: bool
+):
+    assert is_closed(session, utc(at)) == closed
 
 
 def test_bars_are_complete_up_to_the_clock_if_closed_else_to_the_newest_close():

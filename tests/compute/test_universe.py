@@ -99,7 +99,10 @@ def list_orders(universe: Universe) -> list[tuple[object, ...]]:
 CRYPTO, STOCKS = 176, 75 - 4
 # What the packaged universe holds, and what is expected.
 PACKAGED: dict[str, tuple[Callable[[Universe], object], object]] = {
-    "counts": (lambda u: Counter(a.asset_class for a in u.tracked_assets), {"crypto": CRYPTO, "stock": STOCKS, "metal": 4}),
+    "counts": (
+        lambda u: Counter(a.asset_class for a in u.tracked_assets),
+        {"crypto": CRYPTO, "stock": STOCKS, "metal": 4},
+    ),
     "tracked": (lambda u: len(u.tracked_assets), 251),
     "distinct tickers": (lambda u: len({asset.ticker for asset in u.assets}), 252),
     "distinct names": (lambda u: len({asset.name for asset in u.assets}), 252),

@@ -211,66 +211,83 @@ def in_hours(out: Sequence[Firing]) -> list[tuple[float, str, float]]:
     ]
 
 
-def publish(
-    *said: Said, until: float, timeframe: Timeframe = "4h"
-) -> list[tuple[float, str, float]]:
-    return in_hours(Publisher(timeframe).run(fires(*said), int(MONDAY + until * HOUR_S)))
+LONG_THEN_CLOSE = [(0, "LONG"), (4, "CLOSE")]
+# What an engine fires, up to when, and what goes out: when, what, and when it fired.
+PUBLISHED = {
+    "the first of each action goes out at once": (
+        [*LONG_THEN_CLOSE, (8, "SHORT")],
+        8,
+        [(0, "LONG", 0), (4, "CLOSE", 4), (8, "SHORT", 8)],
+    ),
+    "the same action goes out after 80 hours": (
+        [(0, "LONG"), (80, "LONG")],
+        90,
+        [(0, "LONG", 0), (80, "LONG", 80)],
+    ),
+    "one that fires sooner is held": ([(0, "LONG"), (76, "LONG")], 79, [(0, "LONG", 0)]),
+    "until its window ends": (
+        [(0, "LONG"), (76, "LONG")],
+        80,
+        [(0, "LONG", 0), (80, "LONG", 76)],
+    ),
+    "a newer one of its action replaces it and keeps its own price": (
+        [(0, "LONG"), (20, "LONG"), (40, "LONG")],
+        80,
+        [(0, "LONG", 0), (80, "LONG", 40)],
+    ),
+    "publishing one action drops all others that are held": (
+        [*LONG_THEN_CLOSE, (8, "LONG"), (12, "CLOSE"), (16, "SHORT")],
+        400,
+        [(0, "LONG", 0), (4, "CLOSE", 4), (16, "SHORT", 16)],
+    ),
+    "a held one going out drops the others too": (
+        [*LONG_THEN_CLOSE, (8, "LONG"), (12, "CLOSE")],
+        400,
+        [(0, "LONG", 0), (4, "CLOSE", 4), (80, "LONG", 8)],
+    ),
+    "a close goes out although its entry was held and dropped": (
+        [(0, "LONG"), (4, "SHORT"), (8, "LONG"), (12, "CLOSE")],
+        400,
+        [(0, "LONG", 0), (4, "SHORT", 4), (12, "CLOSE", 12)],
+    ),
+    "an entry may go out long after it fired and before the close that ends it": (
+        [*LONG_THEN_CLOSE, (8, "LONG"), (100, "CLOSE")],
+        400,
+        [(0, "LONG", 0), (4, "CLOSE", 4), (80, "LONG", 8), (100, "CLOSE", 100)],
+    ),
+    "a new one in the hour of a held one is held after it": (
+        [(0, "LONG"), (40, "LONG"), (80, "LONG")],
+        160,
+        [(0, "LONG", 0), (80, "LONG", 40), (160, "LONG", 80)],
+    ),
+    "a new action in the hour of a held one comes after it": (
+        [(0, "LONG"), (40, "LONG"), (80, "SHORT")],
+        400,
+        [(0, "LONG", 0), (80, "LONG", 40), (80, "SHORT", 80)],
+    ),
+}
 
 
 @pytest.mark.clause("indicators")
-@pytest.mark.clause("8.41")
-def test_the_first_of_each_action_goes_out_at_once():
-    assert publish((0, "LONG"), (4, "CLOSE"), (8, "SHORT"), until=8) == [
-        (0, "LONG", 0),
-        (4, "CLOSE", 4),
-        (8, "SHORT", 8),
-    ]
+@pytest.mark.clause("2.1.17", "3.3.3", "3.3.4", "3.3.6", "3.3.7", "3.3.8", "3.3.9", "8.41", "8.43")
+@pytest.mark.parametrize("rule", PUBLISHED)
+def test_an_action_goes_out_at_most_once_in_twenty_candles(rule: str):
+    said, until, published = PUBLISHED[rule]
+    out = Publisher("4h").run(fires(*said), MONDAY + until * HOUR_S)
+    assert in_hours(out) == published
+    assert [one.price for one in out] == [fired for _, _, fired in published]
 
 
 @pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.3", "3.3.4", "3.3.6", "8.43")
-def test_the_same_action_goes_out_once_per_eighty_hours():
-    said = [(0, "LONG"), (80, "LONG")]
-    assert publish(*said, until=90) == [(0, "LONG", 0), (80, "LONG", 80)]
-    early = [(0, "LONG"), (76, "LONG")]
-    assert publish(*early, until=79) == [(0, "LONG", 0)]
-    assert publish(*early, until=80) == [(0, "LONG", 0), (80, "LONG", 76)]
-
-
-@pytest.mark.clause("indicators")
-@pytest.mark.clause("2.1.17")
-def test_a_held_alert_is_replaced_by_a_newer_one_of_its_action_and_keeps_its_own_price():
-    out = Publisher("4h").run(fires((0, "LONG"), (20, "LONG"), (40, "LONG")), MONDAY + 80 * HOUR_S)
-    assert in_hours(out)[1:] == [(80, "LONG", 40)]
-    assert out[-1].price == 40
-
-
-@pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.7")
-def test_publishing_one_action_drops_all_others_that_are_held():
-    said = [(0, "LONG"), (4, "CLOSE"), (8, "LONG"), (12, "CLOSE"), (16, "SHORT")]
-    assert publish(*said, until=400) == [(0, "LONG", 0), (4, "CLOSE", 4), (16, "SHORT", 16)]
-
-
-@pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.7")
-def test_a_held_alert_going_out_drops_the_others_too():
-    said = [(0, "LONG"), (4, "CLOSE"), (8, "LONG"), (12, "CLOSE")]
-    assert publish(*said, until=400) == [(0, "LONG", 0), (4, "CLOSE", 4), (80, "LONG", 8)]
-
-
-@pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.8")
-def test_a_close_goes_out_although_its_entry_was_held_and_dropped():
-    said = [(0, "LONG"), (4, "SHORT"), (8, "LONG"), (12, "CLOSE")]
-    assert publish(*said, until=400) == [(0, "LONG", 0), (4, "SHORT", 4), (12, "CLOSE", 12)]
-
-
-@pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.9")
-def test_an_entry_may_go_out_long_after_it_fired_and_before_the_close_that_ends_it():
-    said = [(0, "LONG"), (4, "CLOSE"), (8, "LONG"), (100, "CLOSE")]
-    assert publish(*said, until=400)[2:] == [(80, "LONG", 8), (100, "CLOSE", 100)]
+@pytest.mark.clause("3.3.5", "8.44")
+@pytest.mark.parametrize(("after_h", "is_out"), [(20 * 24 - 1, False), (20 * 24, True)])
+def test_twenty_daily_candles_are_twenty_days_although_a_market_closes(after_h: int, is_out: bool):
+    # Friday the 24th and its Fridays: weekends count, so 20 days end on a Thursday.
+    friday = 4 * 24
+    said = fires((friday, "LONG"), (friday + 72, "LONG"))
+    out = in_hours(Publisher("1d").run(said, MONDAY + (friday + after_h) * HOUR_S))
+    late = [(friday + after_h, "LONG", friday + 72)] * is_out
+    assert out == [(friday, "LONG", friday), *late]
 
 
 @pytest.mark.clause("indicators")
@@ -284,31 +301,6 @@ def test_if_two_alerts_fall_due_in_one_hour_the_one_of_the_older_bar_drops_the_o
     ]
     out = publisher.run([*together, *fires((12, "CLOSE"), (16, "LONG"))], MONDAY + 400 * HOUR_S)
     assert in_hours(out) == [(8, "LONG", 0), (8, "CLOSE", 4), (88, "CLOSE", 12)]
-
-
-@pytest.mark.clause("indicators")
-def test_a_new_firing_in_the_hour_of_a_held_one_comes_after_it():
-    assert publish((0, "LONG"), (40, "LONG"), (80, "LONG"), until=160) == [
-        (0, "LONG", 0),
-        (80, "LONG", 40),
-        (160, "LONG", 80),
-    ]
-    assert publish((0, "LONG"), (40, "LONG"), (80, "SHORT"), until=400) == [
-        (0, "LONG", 0),
-        (80, "LONG", 40),
-        (80, "SHORT", 80),
-    ]
-
-
-@pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.5", "8.44")
-def test_twenty_daily_candles_are_twenty_days_although_a_market_closes():
-    # Friday the 24th and its Fridays: weekends count, so 20 days end on a Thursday.
-    friday = 4 * 24.0
-    said = [(friday, "LONG"), (friday + 3 * 24, "LONG")]
-    assert publish(*said, until=friday + 20 * 24 - 1, timeframe="1d") == [(friday, "LONG", friday)]
-    due = friday + 20 * 24
-    assert publish(*said, until=due, timeframe="1d")[1:] == [(due, "LONG", friday + 72)]
 
 
 @pytest.mark.clause("indicators")
