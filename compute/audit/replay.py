@@ -112,7 +112,7 @@ class BlockReplay:
             part.until > before.until
             and not self._index.has_foreign
             and all(
-                (block.timeframe, block.revision) == (native[ticker], state.get_revision(ticker))
+                (block.timeframe, block.revision) == (native[ticker], state.revisions[ticker])
                 for ticker, blocks in part.bars.items()
                 for block in blocks
             )
