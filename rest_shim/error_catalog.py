@@ -40,14 +40,17 @@ class ErrorMeaning(NamedTuple):
 # pair identifies the cause.
 ERROR_MEANINGS = (
     ErrorMeaning(
-        400, "invalid_parameter", "An argument, body or header is bad.", "Correct what it names."
+        400,
+        "invalid_parameter",
+        "An argument, body or header is invalid.",
+        "Correct what it names.",
     ),
     ErrorMeaning(400, "unknown_ticker", "A ticker does not exist.", "Use the nearest one."),
     ErrorMeaning(400, "unknown_indicator", "An indicator does not exist.", "Use the nearest one."),
     ErrorMeaning(401, "missing_key", "The call needs an API key.", "Send a key, or get one."),
     ErrorMeaning(401, "invalid_key", "The key is malformed or unknown.", "Check how it is sent."),
     ErrorMeaning(
-        403, "invalid_parameter", "The Origin is foreign.", "Ask the operator to allow it."
+        403, "invalid_parameter", "The Origin is not allowed.", "Ask the operator to allow it."
     ),
     ErrorMeaning(403, "revoked_key", "The key was revoked or has expired.", "Use another key."),
     ErrorMeaning(
@@ -56,7 +59,9 @@ ERROR_MEANINGS = (
     ErrorMeaning(
         404, "invalid_parameter", "The path or claim token does not exist.", "Correct it."
     ),
-    ErrorMeaning(405, "invalid_parameter", "The path has no such method.", "See Allow."),
+    ErrorMeaning(
+        405, "invalid_parameter", "The path has no such method.", "Use a method in Allow."
+    ),
     ErrorMeaning(406, "invalid_parameter", "Accept excludes JSON.", "Accept application/json."),
     ErrorMeaning(
         409,
@@ -67,7 +72,9 @@ ERROR_MEANINGS = (
     ErrorMeaning(413, "invalid_parameter", "The body exceeds 64 KiB.", "Send a smaller one."),
     ErrorMeaning(414, "invalid_parameter", "The path or query is too long.", "Send a shorter one."),
     ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
-    ErrorMeaning(421, "invalid_parameter", "The Host is foreign.", "Use the service's address."),
+    ErrorMeaning(
+        421, "invalid_parameter", "The Host is not the service's.", "Use the service's address."
+    ),
     ErrorMeaning(
         429,
         "rate_limited",
@@ -77,7 +84,10 @@ ERROR_MEANINGS = (
     ErrorMeaning(431, "invalid_parameter", "A header is too long.", "Send a shorter one."),
     ErrorMeaning(500, "unavailable", "Unexpected failure.", "Retry as Retry-After says."),
     ErrorMeaning(
-        503, "unavailable", "Data, store or billing are not available.", "Retry as it says."
+        503,
+        "unavailable",
+        "Data, store or billing are not available.",
+        "Retry as Retry-After says.",
     ),
 )
 
@@ -106,7 +116,8 @@ NO_LIVE_KEY = Refusal(
 KEY_REFUSED = Refusal(
     "KeyRefused",
     403,
-    "Revoked key; or a key of another billing mode than the server's; or a foreign Origin.",
+    "Revoked key; or a key of another billing mode than the server's; or an Origin that is not "
+    "allowed.",
     QUOTA_HEADERS,
     errors=("revoked_key", "not_provisioned", "invalid_parameter"),
 )

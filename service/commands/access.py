@@ -201,7 +201,7 @@ async def print_sign_in_link(settings: Settings, clock: Clock) -> int:
     async with open_access_store(settings) as store:
         print(await create_owner_link(store, clock, settings.address))
     echo(
-        f"Open the link in a browser within {LINK_MINUTES} minutes. It works once, and whoever "
-        "opens it is signed in as owner."
+        f"Open the link in a browser within {LINK_MINUTES} minutes. It works once. The "
+        "person who opens it is signed in as owner."
     )
     return 0
