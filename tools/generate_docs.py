@@ -78,39 +78,19 @@ class FieldRow(NamedTuple):
     path: str
     type: str
     accepted: str
-    default: str
     is_required: bool
     description: str
-
-
-class Shape(NamedTuple):
-    """One of the forms that a response can take."""
-
-    description: str
-    rows: list[FieldRow]
-
-
-def list_shapes(result: type[BaseModel]) -> list[Shape]:
-    """Return the forms of a response, each with all its fields."""
-    schema = build_output_schema(result)
-    return [
-        Shape(_find_description(form), list(walk_field_rows(form)))
-        for form in _list_branches(schema)
-    ]
 
 
 def walk_field_rows(schema: Schema, prefix: str = "") -> Iterator[FieldRow]:
     """Yield a row for every field of an object schema, at any depth."""
     for name, part in schema.get("properties", {}).items():
         path = prefix + name
-        is_required = name in schema.get("required", ())
-        default = "" if part.get("default") is None else str(part["default"])
         yield FieldRow(
             path,
             _name_type(part),
             format_accepted(part),
-            default,
-            is_required,
+            name in schema.get("required", ()),
             _find_description(part),
         )
         yield from _walk_nested_rows(part, path)
@@ -350,13 +330,13 @@ def render_types() -> str:
 
 def render_fields(model: type[BaseModel]) -> str:
     """Return the table of the fields of a response."""
-    rows = [row for shape in list_shapes(model) for row in shape.rows]
+    rows = walk_field_rows(build_output_schema(model))
     return _render_fields("field", rows, is_response=True)
 
 
 def render_parameters(query: type[BaseModel]) -> str:
     """Return the table of the arguments of an endpoint."""
-    rows = list(walk_field_rows(build_input_schema(query)))
+    rows = walk_field_rows(build_input_schema(query))
     return _render_fields("parameter", rows, is_response=False)
 
 
@@ -403,8 +383,8 @@ def _format_values(accepted: str) -> str:
 def render_errors() -> str:
     """Return the table of the statuses and values of `error`."""
     return _render_table(
-        ("status", "`error`", "cause", "next step"),
-        ((str(one.status), f"`{one.error}`", one.cause, one.action) for one in ERROR_MEANINGS),
+        ("status", "`error`", "cause"),
+        ((str(one.status), f"`{one.error}`", one.cause) for one in ERROR_MEANINGS),
     )
 
 
