@@ -22,7 +22,6 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.sample import SAMPLE_FILE
 from schemas.result import Result, is_none
 from schemas.vocabulary import Action, ErrorCode, Instant, Reading, StoredKey, Timeframe
-from serving.json_schema import build_output_schema
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.example_market import fill_full_universe, make_coverage
 from tests.support.response_schemas import parse_size
@@ -31,6 +30,7 @@ from tests.support.signals_command import ROOT
 from tools import generate_docs as generate
 from tools.build_sample import build_parts
 from tools.generate_docs import walk_field_rows
+from tools.output_schemas import build_output_schema
 
 Shown = list[dict[str, Any]]
 
