@@ -318,7 +318,7 @@ COMMANDS: Final = (
     ),
     Command(
         "prune",
-        "delete rows older than their retention, and old copies",
+        "delete rows older than their retention",
         "service.commands.backup:prune_stores",
         (LIVE, BELIEVE_CLOCK),
     ),
