@@ -8,7 +8,8 @@ mode. No key opens a session: operators give keys to others.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from email.message import EmailMessage
 from hashlib import sha256
 
@@ -38,6 +39,9 @@ MAIL_LIMIT = Limit(1, 60)
 # Only members get mail, so it is sent at a random time (seconds) after all else. Otherwise clients
 # could see by the delay of their own requests that a mail was sent.
 MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S = 1.0, 5.0
+# Pauses before a mail is sent again that its server refused for now, 30 minutes in sum. Servers
+# that delay strangers (greylisting) accept them after 1 to 15 minutes.
+RETRY_PAUSES_S = (60, 120, 240, 480, 900)
 SIGN_IN_PATH = "/sign-in/"
 BUYING_REASON = (
     "You started to buy a plan of Signals, and this address has bought one before. If that plan is "
@@ -77,6 +81,7 @@ class SignIn:
         self._mail_throttle = Throttle(store, clock, "sign-in-mail", MAIL_LIMIT)
         # The newest request that waits for each mailbox.
         self._waiting: dict[str, object] = {}
+        self._retries = set[asyncio.Task[None]]()
         self._clock = clock
         self._sleep = sleep
         self._operator = operator
@@ -144,32 +149,57 @@ class SignIn:
         # is a member. The work up to the pause is the same for everyone: the same statements, the
         # same requests to the processor, one link stored and one mail built. Requests that wait for
         # the store or the event loop meanwhile would otherwise reveal it.
-        try:
-            if wait_s:
-                # First, because the lookup may send requests to the processor.
-                mailbox = normalize_email(email)
-                this = self._waiting[mailbox] = object()
-                await self._sleep(wait_s)
-                if self._waiting.get(mailbox) is not this:
-                    return
-                del self._waiting[mailbox]
-                # ApiError 429 if another process has mailed meanwhile.
-                await self._mail_throttle.take_mailbox_attempt(mailbox)
+        with _log_failures():
+            if not wait_s:
+                # Ends the retries of an earlier mail.
+                self._waiting.pop(normalize_email(email), None)
+            # First, because the lookup may send requests to the processor.
+            elif not await self._await_turn(normalize_email(email), wait_s):
+                return
             reported = await self._find_reported_email(email)
             mail = await self._create_link_mail(email, reported, pending_id, is_buying)
             pause_s = secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S)
             await self._sleep(pause_s)
-            if reported is not None:
+            if reported is None:
+                return
+            try:
                 await self._mailer.send(mail)
-        except ApiError as error:
-            log.warning("sign_in_not_mailed", why=error.message)
-        except MailError as error:
-            log.error("sign_in_not_mailed", why=str(error))
-        except asyncio.CancelledError:
-            # The process stops. Nothing follows here, and an error would hide what else went wrong.
-            log.warning("sign_in_not_mailed", why="the service stopped before the mail was due")
-        except Exception as error:
-            log.error("sign_in_not_mailed", **describe_failure(error))
+            except MailError as error:
+                if not error.is_temporary:
+                    raise
+                log.warning("sign_in_mail_delayed", why=str(error), retry_s=RETRY_PAUSES_S[0])
+                # A task of its own, so that the request ends.
+                this = self._waiting[normalize_email(email)] = object()
+                retry = asyncio.create_task(self._send_later(this, reported, pending_id, is_buying))
+                self._retries.add(retry)
+                retry.add_done_callback(self._retries.discard)
+
+    async def _send_later(
+        self, this: object, reported: str, pending_id: str | None, is_buying: bool
+    ) -> None:
+        """Mail a new link, and others as long as the server refuses for now; log failures.
+
+        `this` is the request, which a newer one replaces.
+        """
+        mailbox = normalize_email(reported)
+        try:
+            with _log_failures():
+                for number, pause_s in enumerate(RETRY_PAUSES_S, 1):
+                    await self._sleep(pause_s)
+                    # A newer request has mailed a link meanwhile, or waits to.
+                    if self._waiting.get(mailbox) is not this:
+                        return
+                    # A new link, because the first one would expire first.
+                    mail = await self._create_link_mail(reported, reported, pending_id, is_buying)
+                    try:
+                        await self._mailer.send(mail)
+                        return
+                    except MailError as error:
+                        if not error.is_temporary or number == len(RETRY_PAUSES_S):
+                            raise
+        finally:
+            if self._waiting.get(mailbox) is this:
+                del self._waiting[mailbox]
 
     async def _reserve_mail(self, email: str, address: str) -> int:
         """Count a request for a mailbox; return in how many seconds its mail may be sent."""
@@ -180,6 +210,19 @@ class SignIn:
         except ApiError as refusal:
             return refusal.retry_after_s or 0
         return 0
+
+    async def _await_turn(self, mailbox: str, wait_s: int) -> bool:
+        """Wait; return whether no newer request replaced this one.
+
+        Raise ApiError 429 if another process has mailed meanwhile.
+        """
+        this = self._waiting[mailbox] = object()
+        await self._sleep(wait_s)
+        if self._waiting.get(mailbox) is not this:
+            return False
+        del self._waiting[mailbox]
+        await self._mail_throttle.take_mailbox_attempt(mailbox)
+        return True
 
     async def _find_reported_email(self, email: str) -> str | None:
         """Return a member's address as the processor reported it, None if there is no member."""
@@ -227,6 +270,22 @@ class SignIn:
         if self._operator.introduction:
             text += f"\n\n{self._operator.introduction}"
         return build_mail(reported or email, "Sign in to Signals", text, now)
+
+
+@contextmanager
+def _log_failures() -> Iterator[None]:
+    """Log why a mail was not sent, instead of raising it."""
+    try:
+        yield
+    except ApiError as error:
+        log.warning("sign_in_not_mailed", why=error.message)
+    except MailError as error:
+        log.error("sign_in_not_mailed", why=str(error))
+    except asyncio.CancelledError:
+        # The process stops. Nothing follows here, and an error would hide what else went wrong.
+        log.warning("sign_in_not_mailed", why="the service stopped before the mail was due")
+    except Exception as error:
+        log.error("sign_in_not_mailed", **describe_failure(error))
 
 
 async def create_owner_link(store: AccessStore, clock: Clock, base_url: str) -> str:

@@ -290,6 +290,65 @@ async def test_a_failed_mail_is_logged_without_its_content(
     assert SIGN_IN_PATH not in str(line)
 
 
+class Greylisting(Mailbox):
+    """A Mailer that refuses each mail for now until a time."""
+
+    def __init__(self, clock: ManualClock, until: int) -> None:
+        super().__init__()
+        self.clock, self.until = clock, until
+
+    async def send(self, mail: EmailMessage) -> None:
+        if self.clock.now < self.until:
+            raise MailError("mail.example:587 refuses it for now (SMTP 450)", is_temporary=True)
+        await super().send(mail)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "expected"), [(1, 1), (14, 1), (30, 1), (31, 0)], ids=["1", "14", "30", "never"]
+)
+async def test_a_mail_that_is_refused_for_now_is_sent_within_thirty_minutes_with_a_live_link(
+    sign_in_service: Door, minutes: int, expected: int
+) -> None:
+    clock = sign_in_service.shop.clock
+    sign_in_service.mailbox = Greylisting(clock, clock.now + minutes * 60_000)
+    sign_in = sign_in_service.open_sign_in()
+
+    async def sleep(seconds: float) -> None:
+        clock.now += round(seconds) * 1000
+
+    sign_in._sleep = sleep
+    with capture_logs() as lines:
+        await sign_in.mail_link(MEMBERS, 0)
+        await asyncio.gather(*sign_in._retries)
+    events = [line["event"] for line in lines]
+    assert events[0] == "sign_in_mail_delayed"
+    assert "SMTP 450" in lines[0]["why"]
+    assert events[1:] == ([] if expected else ["sign_in_not_mailed"])
+    mails = [sign_in_service.mailbox.mails.get_nowait() for _ in range(expected)]
+    assert sign_in_service.mailbox.mails.empty()
+    for mail in mails:
+        assert await sign_in_service.find_email(await sign_in.redeem_link(parse_token(mail)))
+    assert sign_in._waiting == {}
+
+
+async def test_a_newer_request_ends_the_retries_of_an_older_one(sign_in_service: Door) -> None:
+    clock = sign_in_service.shop.clock
+    sign_in_service.mailbox = Greylisting(clock, clock.now + 1)
+    sign_in, released = sign_in_service.open_sign_in(), asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        if seconds >= 60:
+            await released.wait()
+
+    sign_in._sleep = sleep
+    await sign_in.mail_link(MEMBERS, 0)
+    clock.now += 60_000
+    await sign_in.mail_link(MEMBERS, 0)
+    released.set()
+    await asyncio.gather(*sign_in._retries)
+    assert sign_in_service.mailbox.mails.qsize() == 1
+
+
 async def test_an_unavailable_processor_is_logged_and_the_response_does_not_change(
     sign_in_service: Door,
 ) -> None:
