@@ -138,8 +138,6 @@ def _write_backup(files: Mapping[str, Path], folder: Path) -> Path:
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise ArgumentsError(f"{folder} exists and is not an empty folder: choose another path")
-        if not folder.parent.is_dir():
-            raise ArgumentsError(f"there is no folder {folder.parent}: create it first")
         # A name that no other folder has, so that this one may be removed.
         unfinished = Path(mkdtemp(prefix=f"{folder.name}.unfinished-", dir=folder.parent))
         try:

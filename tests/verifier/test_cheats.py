@@ -367,7 +367,7 @@ async def test_rows_are_recorded_while_the_log_stops_and_must_be_signed_as_they_
 
 async def test_a_row_older_than_thirty_days_is_compared_too(operator, customer):
     go_on(operator, 32 * 24)
-    since = int((FIRST - timedelta(days=1)).timestamp() * 1000)
+    since = (FIRST - timedelta(days=1)).isoformat()
     assert (await customer.verify(since=since))[0] == 0
     status, printed = await customer.verify()
     (compared,) = re.findall(r"compared (\d+) of the 816 rows of the record", printed)
@@ -415,7 +415,7 @@ def show_cosignatures_of_another_day(operator: Operator, path: Path) -> dict[str
 def withhold_old_rows(operator: Operator, path: Path) -> dict[str, object]:
     go_on(operator, 105 * 24)
     del operator.log.rows[: 14 * 24]
-    return {"since": int((FIRST - timedelta(days=1)).timestamp() * 1000)}
+    return {"since": (FIRST - timedelta(days=1)).isoformat()}
 
 
 # By cheat: the exit status without and with an option, and what a customer with it reads.
