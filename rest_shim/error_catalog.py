@@ -28,12 +28,11 @@ class Refusal:
 
 
 class ErrorMeaning(NamedTuple):
-    """What a status and a value of `error` mean together, and what a client does next."""
+    """What a status and a value of `error` mean together."""
 
     status: int
     error: ErrorCode
     cause: str
-    action: str
 
 
 # The contract's list of `error` values is closed, so several statuses share invalid_parameter. The
@@ -43,51 +42,37 @@ ERROR_MEANINGS = (
         400,
         "invalid_parameter",
         "An argument, body or header is invalid.",
-        "Correct what it names.",
     ),
-    ErrorMeaning(400, "unknown_ticker", "A ticker does not exist.", "Use the nearest one."),
-    ErrorMeaning(400, "unknown_indicator", "An indicator does not exist.", "Use the nearest one."),
-    ErrorMeaning(401, "missing_key", "The call needs an API key.", "Send a key, or get one."),
-    ErrorMeaning(401, "invalid_key", "The key is malformed or unknown.", "Check how it is sent."),
-    ErrorMeaning(
-        403, "invalid_parameter", "The Origin is not allowed.", "Ask the operator to allow it."
-    ),
-    ErrorMeaning(403, "revoked_key", "The key was revoked or has expired.", "Use another key."),
-    ErrorMeaning(
-        403, "not_provisioned", "The key belongs to another billing mode.", "Use another key."
-    ),
-    ErrorMeaning(
-        404, "invalid_parameter", "The path or claim token does not exist.", "Correct it."
-    ),
-    ErrorMeaning(
-        405, "invalid_parameter", "The path has no such method.", "Use a method in Allow."
-    ),
-    ErrorMeaning(406, "invalid_parameter", "Accept excludes JSON.", "Accept application/json."),
+    ErrorMeaning(400, "unknown_ticker", "A ticker does not exist."),
+    ErrorMeaning(400, "unknown_indicator", "An indicator does not exist."),
+    ErrorMeaning(401, "missing_key", "The call needs an API key."),
+    ErrorMeaning(401, "invalid_key", "The key is malformed or unknown."),
+    ErrorMeaning(403, "invalid_parameter", "The Origin is not allowed."),
+    ErrorMeaning(403, "revoked_key", "The key was revoked or has expired."),
+    ErrorMeaning(403, "not_provisioned", "The key belongs to another billing mode."),
+    ErrorMeaning(404, "invalid_parameter", "The path or claim token does not exist."),
+    ErrorMeaning(405, "invalid_parameter", "The path has no such method."),
+    ErrorMeaning(406, "invalid_parameter", "Accept excludes JSON."),
     ErrorMeaning(
         409,
         "invalid_parameter",
         "The claim token was redeemed, or its subscription must be paid first.",
-        "Do not pay again: the message says what to do.",
     ),
-    ErrorMeaning(413, "invalid_parameter", "The body exceeds 64 KiB.", "Send a smaller one."),
-    ErrorMeaning(414, "invalid_parameter", "The path or query is too long.", "Send a shorter one."),
-    ErrorMeaning(415, "invalid_parameter", "The body is not JSON.", "Send application/json."),
-    ErrorMeaning(
-        421, "invalid_parameter", "The Host is not the service's.", "Use the service's address."
-    ),
+    ErrorMeaning(413, "invalid_parameter", "The body exceeds 64 KiB."),
+    ErrorMeaning(414, "invalid_parameter", "The path or query is too long."),
+    ErrorMeaning(415, "invalid_parameter", "The body is not JSON."),
+    ErrorMeaning(421, "invalid_parameter", "The Host is not the service's."),
     ErrorMeaning(
         429,
         "rate_limited",
         "The quota is used up, or there are too many calls or attempts.",
-        "Wait as Retry-After says.",
     ),
-    ErrorMeaning(431, "invalid_parameter", "A header is too long.", "Send a shorter one."),
-    ErrorMeaning(500, "unavailable", "Unexpected failure.", "Retry as Retry-After says."),
+    ErrorMeaning(431, "invalid_parameter", "A header is too long."),
+    ErrorMeaning(500, "unavailable", "Unexpected failure."),
     ErrorMeaning(
         503,
         "unavailable",
         "Data, store or billing are not available.",
-        "Retry as Retry-After says.",
     ),
 )
 

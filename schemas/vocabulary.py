@@ -60,8 +60,6 @@ ErrorCode = Literal[
 LEGACY_CODES: dict[str, int] = {"dexter": 7}
 TIMEFRAME_CODES: dict[Timeframe, int] = {"1h": 0, "4h": 1, "1d": 2}
 ACTION_CODES: dict[Action, int] = {"LONG": 0, "SHORT": 1, "BUY": 2, "SELL": 3, "CLOSE": 4}
-# Neutral and exit share 0 without a clash: the universe tier has no exit, alerts have no neutral.
-DIRECTION_CODES: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
 
 INDICATOR_COUNT_TEXT = dict(
     enumerate(("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"))

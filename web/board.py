@@ -247,6 +247,8 @@ class BoardPages:
         query = parse_page_query(request, BoardQuery)
         viewer = await self.sessions.find_viewer(request)
         if viewer is None or not viewer.is_member:
+            if query.show in ("first", "watched"):
+                query = query.model_copy(update={"show": "all"})
             return query, viewer, (), self.sample
         watched = await self.access.list_watched(normalize_email(viewer.email))
         return query, viewer, watched, self.context

@@ -34,6 +34,7 @@ from access.billing.stripe_api import (
     MAX_CONNECTIONS,
     BoundedHttpClient,
     Charge,
+    Charges,
     Dispute,
     Listing,
     NotFoundError,
@@ -401,7 +402,7 @@ async def find_last_payment(api: V1Services, customer: str) -> tuple[Charge | No
     # that one of them was refunded does not end a membership whose current period is paid.
     params: ChargeListParams = {"customer": customer, "limit": PAGE_SIZE}
     while True:
-        page = await call_stripe(api.charges.list_async(params), Listing[Charge])
+        page = await call_stripe(api.charges.list_async(params), Charges)
         for charge in page.data:
             if charge.customer != customer:
                 raise BillingError(f"Stripe: charge {charge.id} is not of customer {customer}")

@@ -40,7 +40,6 @@ class Listing(Record, Generic[ItemT]):
 
     object: Literal["list"]
     data: list[ItemT]
-    has_more: bool = False
 
 
 class Recurrence(Record):
@@ -145,6 +144,12 @@ class Charge(Record):
     customer: Reference | None
     refunded: bool
     disputed: bool
+
+
+class Charges(Listing[Charge]):
+    """A page of charges, which may not be the last one."""
+
+    has_more: bool
 
 
 class DisputedCard(Record):

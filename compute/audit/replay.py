@@ -29,7 +29,7 @@ from store.market_rows import BarBlock, CarryRow, EpochRow
 
 @dataclass(slots=True)
 class CommitPart:
-    """A block's share of a commit; up to `silent_until` it is as a BlockTask.
+    """A block's share of a commit.
 
     `begins_epochs` says whether the commit stores epochs. `restarted` has the engines that a start
     of the service rebuilt before, `published` the stored alerts with their `created_at`, `foreign`
@@ -103,7 +103,8 @@ class BlockReplay:
     def _continues(self, part: CommitPart, before: CommitPart) -> bool:
         """Return whether a commit can be stepped together with the one before it.
 
-        It is of a later run, and neither of them builds, restarts or restates a history.
+        It is of a later run, and neither of them builds a history. One that restarts or restates a
+        history begins a group.
         """
         if before.building or part.building or part.begins_epochs or part.restarted:
             return False

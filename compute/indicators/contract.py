@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Readings = NDArray[np.int8]
-Flags = NDArray[np.bool_]
 Carry = dict[str, NDArray[Any]]
 Values = dict[str, Floats]
 

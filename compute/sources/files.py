@@ -407,13 +407,26 @@ def read_chunks(
             except csv.Error as error:
                 raise ValueError(f"row {row + reader.line_num - 1}: {error}") from None
             except UnicodeDecodeError:
-                raise ValueError(f"row {row} or a later one: not UTF-8 text") from None
+                raise ValueError(f"row {_find_bad_row(path)}: not UTF-8 text") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(f"{path}: not a complete gzip file: {error}") from None
     except ValueError as error:
         raise SourceError(f"{path}: {error}") from None
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from None
+
+
+def _find_bad_row(path: Path) -> int:
+    """Return the first row that is not UTF-8; the reader decodes many at once."""
+    row = 1
+    with _open_binary(path) as stream:
+        while line := stream.readline(MAX_LINE_BYTES):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return row
+            row += line.endswith(b"\n")
+    raise ValueError(CHANGED)
 
 
 @contextmanager

@@ -88,9 +88,9 @@ def _find_backfilled(stored: Series, fetched: Series) -> tuple[int, ...]:
 # stay missing are never fetched again, because the asset's watermark passes them.
 MAX_REQUESTS: Final = 64
 MAX_HOLES: Final = 16
-# A venue that brings nothing for its longest holes has none of the bars that it left out. Single
-# hours without a trade would otherwise double the requests of a first start.
-MAX_FRUITLESS_REQUESTS: Final = 2
+# A venue that twice brings nothing for a single hour has no trades in the others either. They would
+# otherwise double the requests of a first start.
+MAX_FRUITLESS_HOURS: Final = 2
 MIN_SPLIT_S: Final = 96 * HOUR_S
 # As many bars before the first one show whether the listing began then.
 PROBED_BARS: Final = 24
@@ -125,7 +125,7 @@ async def fill_holes(
     holes = holes if len(holes) <= MAX_HOLES else [missing]
     windows = [(int(hole[0]) - HOUR_S, int(hole[-1])) for hole in holes]
     requests = fruitless = 0
-    while windows and requests < MAX_REQUESTS and fruitless < MAX_FRUITLESS_REQUESTS:
+    while windows and requests < MAX_REQUESTS and fruitless < MAX_FRUITLESS_HOURS:
         windows.sort(key=lambda window: window[1] - window[0])
         begin, end = windows.pop()
         count, answer = len(bars), await fetch(begin, end)
@@ -136,7 +136,8 @@ async def fill_holes(
         # it lacks bars that an earlier one had, and shorter windows bring the others.
         longest_s = max(len(answer) * HOUR_S, MIN_SPLIT_S)
         is_short = not np.isin(known.close_time, answer.close_time).all()
-        fruitless += 1
+        # A longer hole may be a halt, which says nothing of the next one.
+        fruitless += end - begin <= HOUR_S
         if len(bars) > count or (is_short and end - begin > longest_s):
             windows += _split(list_missing(session, bars, begin, end), longest_s)
             fruitless = 0

@@ -10,12 +10,13 @@ import os
 import re
 import resource
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from socket import (
     AF_INET,
     AF_UNIX,
     IPPROTO_TCP,
+    SHUT_RDWR,
     SO_REUSEADDR,
     SOCK_DGRAM,
     SOCK_STREAM,
@@ -92,19 +93,25 @@ def _resolve(host: str, port: int) -> tuple[int, Any]:
 def open_kept_listener(host: str, port: int) -> socket:
     """Return the listener that systemd has kept since before a restart, or open one that it keeps.
 
-    Meanwhile connections wait in its queue instead of being refused. Without systemd, or a unit
-    with `FileDescriptorStoreMax`, it is like any other.
+    Meanwhile connections wait in its queue instead of being refused. Without systemd, or without
+    `FileDescriptorStoreMax` in its unit, it is like any other. Raise SettingsError as
+    `open_listener` does.
     """
     manager = os.environ.get("NOTIFY_SOCKET")
     if os.environ.get("LISTEN_PID") == str(os.getpid()):
         kept = socket(fileno=FIRST_PASSED_DESCRIPTOR)
-        if kept.getsockname() == _resolve(host, port)[1]:
-            return kept
-        # The settings have changed.
+        with suppress(OSError):
+            if kept.getsockname() == _resolve(host, port)[1]:
+                return kept
+        # The settings have changed. systemd's own copy would go on listening if this one were only
+        # closed, and could hold the new address.
+        with suppress(OSError):
+            kept.shutdown(SHUT_RDWR)
         kept.close()
     listener = open_listener(host, port)
     if manager is not None:
-        with socket(AF_UNIX, SOCK_DGRAM) as notifier:
+        # Without it a restart refuses connections for some seconds, which is no reason to stop.
+        with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM) as notifier:
             notifier.connect(manager.replace("@", "\0", 1))
             notifier.send(b"FDSTOREREMOVE=1\nFDNAME=listener")
             send_fds(notifier, [b"FDSTORE=1\nFDNAME=listener"], [listener.fileno()])

@@ -119,7 +119,7 @@ CRASH_SAFE = "PRAGMA synchronous = NORMAL"
 POWER_SAFE = "PRAGMA synchronous = FULL"
 # SQLite checkpoints in the commit that fills the log, which can block for a disk flush (up to 0.5 s
 # was seen). The direct connection therefore never checkpoints; the writer does, in its thread.
-DECISIONS_PER_CHECKPOINT = 2000
+COUNTS_PER_CHECKPOINT = 2000
 # Pauses between attempts. A decision of another process takes less than a millisecond, so the first
 # ones only yield to the event loop; 15 ms of sleeps follow.
 RETRY_PAUSES_S = (*[0] * 50, 0.001, 0.002, 0.004, 0.008)
@@ -152,7 +152,7 @@ class SqliteEngine:
         self._writer_lock = asyncio.Lock()
         self._reader_locks = {lane: asyncio.Lock() for lane in Lane}
         self._direct_lock = asyncio.Lock()
-        self._decision_count = 0
+        self._count_number = 0
         self._checkpoint_task: asyncio.Task[None] | None = None
         self._lock_file: int | None = None
         self._is_closed = False
@@ -248,8 +248,8 @@ class SqliteEngine:
         async with self._direct_lock:
             with self._health.report("count"), self._raise_store_errors():
                 found = await self._execute_directly(sql, values)
-        self._decision_count += 1
-        if self._decision_count % DECISIONS_PER_CHECKPOINT == 0:
+        self._count_number += 1
+        if self._count_number % COUNTS_PER_CHECKPOINT == 0:
             self._checkpoint_task = asyncio.create_task(self._checkpoint())
         return found
 

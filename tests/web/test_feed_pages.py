@@ -404,6 +404,9 @@ async def test_each_view_of_the_feed_is_an_atom_feed_for_members_and_keys(served
     after = await served.get_api("/usage")
     left = [int(answer.headers["x-ratelimit-remaining"]) for answer in (before, after)]
     assert left[0] - left[1] == 3  # Both polls with the key, and the last call.
+    # A feed's form of the key opens no endpoint, not even after it was used.
+    basic = {"Authorization": f"Basic {password}"}
+    assert (await served.client.get("/api/v1/usage", headers=basic)).status_code == 401
 
 
 @pytest.mark.clause("17.10")

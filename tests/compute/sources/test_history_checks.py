@@ -216,7 +216,7 @@ HALTS |= {START - days * DAY_S for days in (10, 50, 130, 250)}
 # The opens that a venue has, whether they may begin later, and the requests of the repair.
 GAPS: dict[str, tuple[Collection[int], bool, list[tuple[int, int]] | int]] = {
     "hours without trades, however many": ([at for at in YEAR if at // HOUR_S % 3], False, 1),
-    "single hours without trades: the longest": ([at for at in YEAR if at not in HALTS], False, 2),
+    "each halt, and two of four single hours": ([at for at in YEAR if at not in HALTS], False, 5),
     "a single hour": ([at for at in YEAR if at != HALT], False, [(HALT, HALT + HOUR_S)]),
     "a listing that begins later: the day before it": (
         range(LATE_START, START, HOUR_S),
@@ -235,6 +235,16 @@ async def test_bars_that_a_venue_lacks_cost_few_requests(
     filled, count = await venue.fill(may_begin_later=may_begin_later)
     assert filled.open_time.tolist() == list(opens)
     assert requests in (count, venue.requests[1:])
+
+
+async def test_bars_that_one_answer_lacks_are_fetched_although_longer_holes_are_halts() -> None:
+    halts = {START - days * DAY_S + n * HOUR_S for days in (20, 90, 200) for n in range(10)}
+    venue = ScriptedAnswers([at for at in YEAR if at not in halts], 10_000)
+    whole = await venue.fetch(BEGIN, START)
+    lost = [START - 150 * DAY_S + n * HOUR_S for n in range(3)]
+    first = whole.select(~np.isin(whole.open_time, lost))
+    filled = await fill_holes("24x7", first, BEGIN, venue.fetch, may_begin_later=False)
+    assert filled.open_time.tolist() == list(venue.opens)
 
 
 async def test_older_bars_than_the_first_answer_has_are_all_fetched() -> None:

@@ -78,9 +78,17 @@ def test_a_connection_of_a_restart_waits_in_the_kept_socket(
             accepted, address = listener.accept()
             accepted.close()
             assert address == caller.getsockname()
-        # With other settings, systemd keeps another socket.
-        monkeypatch.setattr(server, "FIRST_PASSED_DESCRIPTOR", kept)
-        other = int(find_free_port())
-        with open_kept_listener(HOST, other) as listener:
-            assert listener.getsockname() == (HOST, other)
-            assert is_refused(port)
+        # With other settings, systemd keeps another socket, although it still has this one.
+        monkeypatch.setattr(server, "FIRST_PASSED_DESCRIPTOR", os.dup(kept))
+        with open_kept_listener("0.0.0.0", port) as listener:
+            assert listener.getsockname() == ("0.0.0.0", port)
+        os.close(kept)
+
+
+def test_a_manager_that_cannot_be_told_keeps_no_socket_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "missing"))
+    port = int(find_free_port())
+    with open_kept_listener(HOST, port) as listener:
+        assert listener.getsockname() == (HOST, port)
