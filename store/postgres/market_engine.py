@@ -225,8 +225,11 @@ class PostgresMarketEngine(PostgresEngine):
         try:
             await session.add_listener(CHANNEL, self._on_version)
             while True:
-                # Notifications can be lost with a connection, so the version is also polled.
-                self._version = await session.fetchval("SELECT number FROM version")
+                # Notifications can be lost with a connection, so the version is also polled. One
+                # that came meanwhile is newer than the answer.
+                known, polled = self._version, await session.fetchval("SELECT number FROM version")
+                if self._version == known:
+                    self._version = polled
                 await asyncio.sleep(POLL_S)
         finally:
             session.terminate()

@@ -36,7 +36,7 @@ from tests.support.example_market import (
 )
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
-from tests.support.store_homes import open_and_close
+from tests.support.store_homes import open_and_close, wait_for_version
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -281,8 +281,9 @@ async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_al
     seen = [row["id"] for row in (await signals(served_alone))["signals"]]
     cursor = (await signals(served_alone))["pagination"]["next_cursor"]
     assert (await signals(served_alone, since=cursor))["signals"] == []
-    later = NOON + 3_600_000
+    later, version = NOON + 3_600_000, served_alone.market.version()
     await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
+    await wait_for_version(served_alone.market, version)
     fresh = (await signals(served_alone, since=cursor))["signals"]
     assert len(fresh) == 2
     assert not set(seen) & {row["id"] for row in fresh}
