@@ -454,7 +454,7 @@ def test_the_clock_decides_whether_a_listing_is_open():
 
 @pytest.mark.clause("live")
 def test_the_page_of_sources_counts_the_coins_of_each_first_choice(packaged: Universe):
-    page = Path("docs/sources.md").read_text(encoding="utf-8")
+    page = " ".join(Path("docs/sources.md").read_text(encoding="utf-8").split())
     coins = of_class(packaged, "crypto")
     first = Counter(asset.listings[0].venue for asset in coins)
     assert f"Of {len(coins)} coins, Binance is the first choice for {first['binance']}" in page
@@ -465,6 +465,6 @@ def test_the_page_of_sources_counts_the_coins_of_each_first_choice(packaged: Uni
 def test_the_page_of_sources_counts_the_stocks_without_a_proxy_instrument(packaged: Universe):
     stocks = of_class(packaged, "stock")
     covered = sum(bool(asset.fallbacks) for asset in stocks)
-    page = Path("docs/sources.md").read_text(encoding="utf-8")
+    page = " ".join(Path("docs/sources.md").read_text(encoding="utf-8").split())
     assert f"Without a key {covered} stocks and funds" in page
     assert f"the other {len(stocks) - covered} are not covered" in page
