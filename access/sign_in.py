@@ -24,6 +24,7 @@ from schemas.errors import ApiError, describe_failure
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAY_MS, Clock
 from store.access_rows import SignInRow, normalize_email
+from store.errors import StoreError
 from store.sql.access_store import AccessStore
 
 # A link may wait in a mailbox that others can open later, so it lasts only minutes. A session can
@@ -177,9 +178,9 @@ class SignIn:
     async def _send_later(
         self, this: object, reported: str, pending_id: str | None, is_buying: bool
     ) -> None:
-        """Mail a new link, and others as long as the server refuses for now; log failures.
+        """Mail a new link; try again while the server refuses for now or the store fails.
 
-        `this` is the request, which a newer one replaces.
+        `this` is the request, which a newer one replaces. The last failure is logged.
         """
         mailbox = normalize_email(reported)
         try:
@@ -189,13 +190,16 @@ class SignIn:
                     # A newer request has mailed a link meanwhile, or waits to.
                     if self._waiting.get(mailbox) is not this:
                         return
-                    # A new link, because the first one would expire first.
-                    mail = await self._create_link_mail(reported, reported, pending_id, is_buying)
                     try:
+                        # A new link, because the first one would expire first.
+                        mail = await self._create_link_mail(
+                            reported, reported, pending_id, is_buying
+                        )
                         await self._mailer.send(mail)
                         return
-                    except MailError as error:
-                        if not error.is_temporary or number == len(RETRY_PAUSES_S):
+                    except (MailError, StoreError) as error:
+                        is_final = isinstance(error, MailError) and not error.is_temporary
+                        if is_final or number == len(RETRY_PAUSES_S):
                             raise
         finally:
             if self._waiting.get(mailbox) is this:

@@ -164,8 +164,8 @@ class ToolRunner:
         """Report a call for the log of its key; a key that is missing or unknown has none."""
         if result.quota is None or result.key_hash is None:
             return
-        scope[IS_KEY_LIVE] = True
         error = result.error
+        scope[IS_KEY_LIVE] = error is None or error.code not in ACCESS_CODES
         call = LoggedCall(
             at=self.context.clock(),
             request_id=scope.get(REQUEST_ID_KEY, b"").decode(),

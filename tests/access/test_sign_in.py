@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
 from pathlib import Path
@@ -329,6 +331,24 @@ async def test_a_mail_that_is_refused_for_now_is_sent_within_thirty_minutes_with
     for mail in mails:
         assert await sign_in_service.find_email(await sign_in.redeem_link(parse_token(mail)))
     assert sign_in._waiting == {}
+
+
+async def test_a_store_that_fails_for_a_while_ends_no_retries(sign_in_service: Door) -> None:
+    clock = sign_in_service.shop.clock
+    sign_in_service.mailbox = Greylisting(clock, clock.now + 60_000)
+    sign_in = sign_in_service.open_sign_in()
+
+    async def sleep(seconds: float) -> None:
+        clock.now += round(seconds) * 1000
+        names = {60: ("sign_in_links", "gone"), 120: ("gone", "sign_in_links")}.get(round(seconds))
+        if names:
+            with closing(sqlite3.connect(sign_in_service.folder / "access.db")) as db:
+                db.execute("ALTER TABLE {} RENAME TO {}".format(*names))
+
+    sign_in._sleep = sleep
+    await sign_in.mail_link(MEMBERS, 0)
+    await asyncio.gather(*sign_in._retries)
+    assert sign_in_service.mailbox.mails.qsize() == 1
 
 
 async def test_a_newer_request_ends_the_retries_of_an_older_one(sign_in_service: Door) -> None:

@@ -504,6 +504,27 @@ async def test_a_counted_call_makes_its_key_one_that_waits_for_nobody(
     assert waiting.result().status_code == 200
 
 
+@pytest.mark.clause("8.59")
+async def test_a_revoked_key_waits_as_a_stranger(paused: Paused, transport: Transport) -> None:
+    served, timers = paused.served, paused.timers
+    revoked = {"Authorization": f"Bearer {await served.keys.create('revoked')}"}
+    await served.keys.revoke((await served.keys.list())[-1].id)
+    assert (await call_tool(served, transport, STATE, revoked)).status == 403
+    for _ in range(2):
+        assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
+    assert (await served.client.get("/feed")).status_code == 200
+    waiting = asyncio.create_task(call_tool(served, transport, STATE, revoked))
+    # More than one call, because the refusal would take as long as one.
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(5):
+            assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
+    assert not waiting.done()
+    while not waiting.done():
+        timers.move(STRANGER_PAUSE_S)
+        await asyncio.sleep(0)
+    assert waiting.result().status == 403
+
+
 # Arguments of the calls that the store holds back, no two alike.
 HELD_CALLS = [
     {"detail": "changes", "ticker": ",".join(tickers), "timeframe": timeframe}
