@@ -286,6 +286,7 @@ async def _find_differences(
     coverage = (await store.snapshot()).coverage
     covered = {asset.ticker for asset in coverage.assets if asset.timeframes} if coverage else ()
     done_hour = find_last_run(progress.market_time)
+    watermarks = {row.ticker: row.watermark for row in await store.watermarks()}
     for ticker in sorted(await store.publish_from()):
         native = source.get_native_timeframe(ticker)
         if native is None:
@@ -294,6 +295,8 @@ async def _find_differences(
         # An asset that was not covered for a while continues at its last stored bar.
         is_continued = ticker in covered or not len(bars)
         until = done_hour if is_continued else int(bars.close_time[-1])
+        # A file that ended before the others may go on: the next run steps those bars.
+        until = min(until, watermarks.get(ticker, until))
         # A removed asset has no bars that close after its removal.
         until = min(until, universe.end_time_by_ticker.get(ticker, until + 1) - 1)
         recorded = await source.fetch(ticker, -1, until)

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from compute.audit.audit import audit_market
+from compute.indicators.registry import INDICATORS
 from compute.sources.files import FilesSource
 from compute.sources.history_checks import check_recorded_past
 from compute.sources.source import SourceError
 from compute.universe import Universe
+from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
 from tests.compute.conftest import RunSignals
+from tests.support.row_builders import list_changes
 from tests.support.signals_command import find_free_port
 from tests.support.small_market import (
     DAY_S,
@@ -185,6 +189,33 @@ async def test_later_and_dropped_rows_other_volumes_and_assets_are_no_change(
         (folder / "IBM_1d.csv").unlink()
         await check_recorded_past(store, FilesSource(folder, universe), universe)
     finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("hours", [1, 30])
+async def test_a_file_that_ended_before_the_others_may_go_on(
+    hours: int, home: StoreHome, tmp_path: Path, universe: Universe
+):
+    async def list_rows(store: MarketStore) -> set[tuple[object, ...]]:
+        rows = await list_changes(store)
+        return {(r.ticker, r.indicator, r.timeframe, r.close_time, r.after) for r in rows}
+
+    folder, until = tmp_path / "folder", DONE + DAY_S
+    eth = make_bars("ETH", list_opens(START, until))
+    write_folder(folder)
+    write_bars(folder, "ETH", eth[: -24 - hours])
+    store = await compute(home, folder, universe)
+    fresh = await open_sqlite_market(tmp_path / "fresh.db")
+    try:
+        write_folder(folder, [*BTC, *make_bars("BTC", list_opens(DONE, until))])
+        write_bars(folder, "ETH", eth)
+        await check_recorded_past(store, FilesSource(folder, universe), universe)
+        for one in (store, fresh):
+            await (await open_pipeline(one, folder, universe)).run_until(until)
+        assert await list_rows(store) == await list_rows(fresh)
+        assert (await audit_market(store, universe, INDICATORS)).findings == []
+    finally:
+        await fresh.close()
         await store.close()
 
 
