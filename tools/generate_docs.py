@@ -55,7 +55,7 @@ from schemas.vocabulary import (
 )
 from service.commands.cli import _build_parser, walk_commands
 from service.config.settings import PREFIX, Settings
-from service.http.gate import MAX_FRAMING_BYTES
+from service.http.server import MAX_FRAMING_BYTES
 from serving.fair_share import MAX_CALLS
 from serving.http import (
     LONG_TARGETS,

@@ -104,7 +104,7 @@ async def prune_stores(settings: Settings, clock: Clock) -> int:
     """Delete the rows and print how many there were; NotReadyError if the clock looks wrong."""
     # Imported here, because the other commands of this module need none of them.
     from access.maintenance import prune_access
-    from service.config.billing import open_provider
+    from service.config.providers import open_provider
 
     await refuse_missing_store(settings)
     if settings.is_sqlite:

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from schemas.errors import ArgumentsError, OperatorError
 from schemas.version import VERSION
@@ -27,10 +27,13 @@ from service.commands.command_table import (
     HEADINGS,
     choose_server,
 )
+from service.commands.console import echo
 from service.config.logs import log_to_standard_error
-from service.config.proxies import find_proxy
-from service.config.settings import Settings
+from service.config.settings import Settings, find_proxy
 from verifier.report import escape_unprintable
+
+if TYPE_CHECKING:
+    from mcp_server.registration import Client
 
 # Below this similarity, from 0 to 1, argparse's list of all commands helps more.
 MIN_SIMILARITY = 0.6
@@ -250,4 +253,24 @@ def print_completion(parser: ArgumentParser, shell: str) -> int:
                 is_folder = action.metavar == "DIR"
                 action.complete = shtab.DIRECTORY if is_folder else shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, shell))
+    return 0
+
+
+def print_registration(client: "Client | None", address: str) -> int:
+    """Print the configuration that registers a service with a client, or list all clients."""
+    from access.oauth.parameters import can_serve_oauth
+    from mcp_server.registration import CLIENTS
+
+    if client is None:
+        for choice in CLIENTS:
+            print(choice.name, f"{choice.title}, {choice.location}", sep="\t")
+        return 0
+    echo(client.instructions)
+    # It names the variable of the key, never the key: output is pasted and committed.
+    print(client.render_lines(address), end="")
+    if client.link:
+        echo(f"Or open this link to install it: {client.render_link(address)}")
+    if client.signs_in and not can_serve_oauth(address):
+        echo("This address serves no OAuth, which needs https. Register a client with a key.")
+    echo(f"{client.tried_with} The format: {client.documentation}")
     return 0

@@ -272,7 +272,7 @@ COMMANDS: Final = (
     Command(
         "import",
         "turn files of bars, as vendors write them, into a folder of recorded bars",
-        "service.commands.import_command:import_bars",
+        "service.commands.history:import_bars",
         (
             option("paths", type=Path, nargs="+", metavar="PATH", help_text="file or folder"),
             option(
@@ -410,7 +410,7 @@ COMMANDS: Final = (
     Command(
         "connect",
         "print how to register the MCP server with a client",
-        "service.commands.connect:print_registration",
+        "service.commands.cli:print_registration",
         (
             option(
                 "client",

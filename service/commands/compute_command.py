@@ -43,8 +43,7 @@ from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
 
 if TYPE_CHECKING:
-    from service.http.metrics import Metrics
-    from service.http.metrics_server import MetricsServer
+    from service.http.metrics import Metrics, MetricsServer
     from service.http.resources import Resources
     from service.processes.child_process import ParentReporter
 
@@ -72,8 +71,7 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
     """
     # The compute process of `signals serve` does not run this, and need not load these.
     from service.http.health import Readiness, answer_waiting
-    from service.http.metrics import Metrics
-    from service.http.metrics_server import open_metrics_server
+    from service.http.metrics import Metrics, open_metrics_server
     from serving.snapshot_cache import SnapshotCache
 
     limit_malloc_arenas()

@@ -26,15 +26,16 @@ from access.mail import MailError
 from access.oauth.parameters import can_serve_oauth
 from schemas.vocabulary import DAY_MS, Clock, format_instant
 from service.commands.console import Finding, Grade, format_finding, format_names, parse_finding
-from service.config.billing import find_outage_reason, open_provider
-from service.config.mail import open_mailer
+from service.config.providers import find_outage_reason, open_mailer, open_provider
 from service.config.settings import PREFIX, Settings, SettingsError
 from service.config.stores import (
     ADOPT_HINT,
     BACKUP_FAILED_NOTICE,
     BACKUP_NOTICE,
     IS_ANOTHER,
+    MAIL_NOTICE,
     RESTORE_HINT,
+    WEBHOOK_NOTICE,
     StoreKind,
     count_pending_migrations,
     describe_lost_keys,
@@ -46,7 +47,7 @@ from service.config.stores import (
     open_access,
     open_market,
 )
-from service.http.notices import MAIL_NOTICE, WEBHOOK_NOTICE, read_certificate_end
+from service.http.resources import read_certificate_end
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot import Snapshot, build_snapshot

@@ -23,14 +23,12 @@ from rest_shim.endpoints import CALL_NAMES
 from rest_shim.manifest import build_manifest
 from schemas.vocabulary import Clock
 from service.commands.console import echo
-from service.config.billing import describe_billing, find_outage_reason
-from service.config.mail import describe_mail
+from service.config.providers import describe_billing, describe_mail, find_outage_reason
 from service.config.settings import Settings
 from service.config.stores import retry_until_reached
 from service.http.app import build_app
 from service.http.health import answer_waiting, build_readiness
-from service.http.metrics import Metrics
-from service.http.metrics_server import MetricsServer, open_metrics_server, sample_loop_lag
+from service.http.metrics import Metrics, MetricsServer, open_metrics_server, sample_loop_lag
 from service.http.resources import Resources, open_resources, run_maintenance
 from service.http.server import build_server_config, open_kept_listener, serve_in_background
 from service.processes.child_process import ChildProcess, ParentReporter, create_compute_process

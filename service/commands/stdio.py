@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from mcp_server.jsonrpc import RpcError, format_error_response, parse_message
 from schemas.errors import ApiError
 from schemas.version import VERSION
-from service.config.proxies import find_proxy
+from service.config.settings import find_proxy
 from service.processes.lifecycle import SHUTDOWN_SIGNALS
 from serving.tool_runner import format_error_body
 from verifier.client import API_PATH, MCP_PATH, ServiceClient, ServiceError

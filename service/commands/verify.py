@@ -12,7 +12,7 @@ from schemas.errors import ApiError, ArgumentsError, OperatorError
 from schemas.version import VERSION
 from schemas.vocabulary import Clock
 from service.commands.console import open_progress_bar
-from service.config.proxies import find_proxy
+from service.config.settings import find_proxy
 from verifier.client import ServiceClient
 from verifier.notes import (
     LOG_KEY,

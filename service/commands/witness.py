@@ -23,8 +23,7 @@ from schemas.errors import ApiError, OperatorError
 from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.http.server import build_server_config, open_listener, serve_in_background
-from service.processes.file_lock import lock_file
-from service.processes.lifecycle import listen_for_shutdown
+from service.processes.lifecycle import listen_for_shutdown, lock_file
 from serving.http import read_body
 from store.log_tree import TreeError, verify_consistency
 from verifier.notes import (

@@ -24,8 +24,7 @@ from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPoli
 from compute.universe import Universe, VenueOptions
 from schemas.version import describe_install
 from schemas.vocabulary import Clock
-from service.config.proxies import find_proxy
-from service.config.settings import Settings, SettingsError
+from service.config.settings import Settings, SettingsError, find_proxy
 from store.sql.market_store import MarketStore
 
 ALPACA = "alpaca"

@@ -25,8 +25,9 @@ T = TypeVar("T")
 StoreKind = Literal["market", "access"]
 RESTORE_HINT = "restore a backup if keys were issued"
 IS_ANOTHER = "is not the one that belongs to the market data"
-# The names of the notices of `signals backup`.
+# The names of the notices for the operator in the store of keys.
 BACKUP_NOTICE, BACKUP_FAILED_NOTICE = "backup", "backup failed"
+WEBHOOK_NOTICE, MAIL_NOTICE, CERTIFICATE_NOTICE = "webhook refused", "mail failed", "certificate"
 RECONNECT_S = 2.0
 log = structlog.get_logger("service")
 ADOPT_HINT = "run `signals keys adopt` to go on without the lost keys and purchases"

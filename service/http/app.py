@@ -37,13 +37,12 @@ from rest_shim.sample import build_sample_runner
 from schemas.errors import ApiError
 from schemas.purchase import CheckoutResponse
 from service.commands.doctor import build_doctor
-from service.config.mail import choose_visible_outbox
+from service.config.providers import choose_visible_outbox
 from service.config.setting_types import split_commas
 from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
 from service.http.metrics import Metrics
-from service.http.notices import NoticeKeeper, WatchedMailer, watch_webhooks
-from service.http.resources import Resources
+from service.http.resources import NoticeKeeper, Resources, WatchedMailer, watch_webhooks
 from serving.context import Context
 from serving.fair_share import FairShare, KeysFirstMiddleware
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies

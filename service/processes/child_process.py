@@ -30,7 +30,7 @@ from service.processes.lifecycle import (
 )
 
 if TYPE_CHECKING:
-    from service.http.metrics_server import MetricsServer
+    from service.http.metrics import MetricsServer
     from store.market_rows import Batch
 
 SPAWN_CONTEXT = get_context("spawn")

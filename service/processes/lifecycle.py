@@ -1,14 +1,18 @@
-"""What each process does around its work: its end on signals or with its parent, and its memory."""
+"""What a process does around its work: its end on signals or with its parent, memory, locks."""
 
 import asyncio
 import ctypes
+import fcntl
 import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any
+
+from schemas.errors import OperatorError
 
 M_ARENA_MAX = -8  # From glibc's malloc.h.
 # Python's defaults are 700, 10 and 10. With them, expensive calls caused a full collection each
@@ -120,3 +124,23 @@ def prepare_to_serve() -> None:
     """Exclude all present objects from collections, and make full collections rare."""
     release_memory()
     gc.set_threshold(*COLLECTION_THRESHOLDS)
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Lock FILE.lock during the block, which is never removed; OperatorError if that fails.
+
+    The lock ends with the process.
+    """
+    try:
+        lock = path.with_name(f"{path.name}.lock").open("a")
+    except OSError as error:
+        raise OperatorError(f"cannot lock {path}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OperatorError(
+                f"another command uses {path}: stop it, or choose another file"
+            ) from None
+        yield

@@ -19,21 +19,19 @@ from typing import TypeVar, get_args
 from schemas.errors import ArgumentsError, OperatorError
 from schemas.vocabulary import POLL_INTERVAL_S, Clock, Side
 from service.commands.console import ProgressLog, echo, open_progress_bar
-from service.processes.file_lock import lock_file
+from service.processes.lifecycle import lock_file
 from service.terminal.deliveries import (
     USER_AGENT,
     BodyTemplate,
     Deliver,
+    Messenger,
     ProgramRunner,
     RefusalError,
     WebhookSender,
-    build_event,
-    encode_json,
     hide_argument,
     parse_post_url,
     parse_webhook_secret,
 )
-from service.terminal.messages import Messenger
 from service.terminal.views import (
     BOARD,
     CHANGES,
@@ -45,6 +43,8 @@ from service.terminal.views import (
     Format,
     RowPrinter,
     View,
+    build_event,
+    encode_json,
     print_answer,
 )
 from verifier.client import (

@@ -1,4 +1,5 @@
-"""Hands rows of the feed to the user's own program, or to their address as a signed request.
+"""Hands rows of the feed to the user's own program, to their address as a signed request, or to
+people as messages of the services that Apprise knows.
 
 Requests are signed as Standard Webhooks does: HMAC-SHA256 over id, timestamp and body.
 """
@@ -8,6 +9,7 @@ import base64
 import binascii
 import hmac
 import json
+import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,9 +21,10 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from schemas.errors import OperatorError
-from schemas.version import VERSION
+from schemas.version import VERSION, describe_install
 from schemas.vocabulary import Clock
 from service.commands.console import echo
+from service.terminal.views import FEED, build_event, encode_json, list_marks
 from verifier.client import Json, TransientError, fetch, open_transport, parse_retry_after
 from verifier.report import format_one_line
 
@@ -41,6 +44,10 @@ GONE = 410
 PASSING_STATUSES = frozenset({408, 425, 429})
 POST_TIMEOUT_S = 20.0
 MIN_HIDDEN_CHARACTERS = 6
+# How Apprise logs the status of an answer, or the code of ntfy that begins with it.
+STATUS = re.compile(r"\berror=(\d{3})")
+# How it logs the body, in quotes.
+WORDS = re.compile(r"""Response Details:\s*b?['"]?(.*?)['"]?$""", re.DOTALL)
 
 # Called with rows and the `meta` of their page. A TransientError is retried, a RefusalError parks
 # the rows, and any other error ends the command.
@@ -113,19 +120,6 @@ def hide_argument(text: str) -> None:
     start, end = int(words[45]), int(words[46])
     if (at := ctypes.string_at(start, end - start).find(secret)) >= 0:
         ctypes.memset(start + at, ord("*"), len(secret))
-
-
-def build_event(row: Json, meta: Json) -> Json:
-    """Return the row, and `meta` with the origin of its data."""
-    # Receivers see nothing else, and simulated data must not pass for live data.
-    # Absent means false.
-    flags = {key: bool(meta.get(key)) for key in ("simulated", "stale")}
-    return {**row, "meta": {"source": meta["source"], **flags}}
-
-
-def encode_json(value: Any) -> bytes:
-    """Return a value as compact JSON in ASCII, which cannot control a terminal."""
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class ProgramRunner:
@@ -271,3 +265,66 @@ def parse_post_url(text: str) -> str:
     if parts.username or parts.password:
         raise OperatorError("--post must be an address without user name and password")
     return text
+
+
+class Messenger:
+    """Sends rows as one message to an address of Apprise, such as ntfys://ntfy.sh/TOPIC."""
+
+    def __init__(self, address: str) -> None:
+        """Raise OperatorError, which does not repeat the address, if it cannot be used."""
+        try:
+            # Only here, because the library is an extra.
+            import apprise
+        except ImportError as error:
+            raise OperatorError(
+                f"--notify needs the extra libraries ({error.name} is missing): "
+                f"{describe_install('notify')}"
+            ) from None
+        # This class reads its debug lines. They hold the address, so nobody else does.
+        logger = logging.getLogger(apprise.LOGGER_NAME)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        # Pictures in messages would be fetched from elsewhere.
+        asset = apprise.AppriseAsset(
+            app_id="signals", image_url_mask="", image_url_logo="", http_redirects=False
+        )
+        service = apprise.Apprise.instantiate(address, asset=asset)
+        # Of several addresses, Apprise would make one that never works.
+        if service is None or re.search(r"\S[\s,]+\w+://", address):
+            raise OperatorError(
+                "--notify or SIGNALS_NOTIFY_URL must be one address that Apprise knows, such as "
+                "ntfys://ntfy.sh/TOPIC: see https://appriseit.com/services"
+            )
+        if "overflow=" not in address:
+            # By default, a receiver refuses a message that is too long.
+            service.overflow_mode = apprise.OverflowMode.SPLIT
+        self._name = str(service.service_name)
+        self._address = address.partition("://")[2]
+        self._apprise = apprise.Apprise(asset=asset)
+        self._apprise.add(service)
+
+    async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
+        """Send them once; TransientError or RefusalError if the receiver does not accept them."""
+        lines = [
+            f"{ticker} {timeframe} {indicator}: {event}, price {price}, {at} UTC"
+            for at, ticker, timeframe, indicator, event, price in FEED.build_table(
+                {"signals": rows, "meta": meta}
+            ).rows
+        ]
+        title = " ".join([*(mark.plain for mark in list_marks(meta)), "signals"])
+        result = await self._apprise.async_notify(
+            body="\n".join(lines), title=title, body_format="text", log_level=logging.DEBUG
+        )
+        if result:
+            return
+        said = [(entry.level, entry.message) for entry in result.logs()]
+        # Debug lines quote rows.
+        warned = " ".join(line for level, line in said if level != "DEBUG")
+        statuses = [int(code) for code in STATUS.findall(warned)]
+        # Some answer 200 to what they refuse.
+        if statuses and all(is_refusal(one) or one < 300 for one in statuses):
+            words = " ".join(found[1] for _, line in said if (found := WORDS.match(line)))
+            quoted = quote_receiver(words, self._address)
+            raise RefusalError(f"{self._name} answered {statuses[-1]}: {quoted}")
+        answers = f"answered {statuses[-1]}" if statuses else "did not answer"
+        raise TransientError(f"{self._name} {answers}")

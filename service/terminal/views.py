@@ -1,5 +1,6 @@
 """The views of a service: as tables for people, as flat records for programs, and as its JSON."""
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
@@ -9,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from schemas.vocabulary import STORED_KEYS, TIMEFRAMES, StoredKey, Timeframe
-from service.terminal.deliveries import build_event, encode_json
 from verifier.client import Answer, Json, parse_served_time
 from verifier.report import escape_unprintable
 from web.csv_text import Cell, render_csv
@@ -411,6 +411,19 @@ FEED = View("signals", build_feed_table, list_feed)
 FLIPS = View("flips", build_flips_table, list_flips)
 CONFLUENCE = View("confluence", build_confluence_table, list_confluence)
 USAGE = View("usage", build_usage_table, list_usage)
+
+
+def build_event(row: Json, meta: Json) -> Json:
+    """Return the row, and `meta` with the origin of its data."""
+    # Receivers see nothing else, and simulated data must not pass for live data.
+    # Absent means false.
+    flags = {key: bool(meta.get(key)) for key in ("simulated", "stale")}
+    return {**row, "meta": {"source": meta["source"], **flags}}
+
+
+def encode_json(value: Any) -> bytes:
+    """Return a value as compact JSON in ASCII, which cannot control a terminal."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def open_console() -> Console:

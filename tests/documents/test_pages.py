@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.config.settings import DEFAULT_IDLE_S
-from service.http.gate import MAX_FRAMING_BYTES
-from service.http.server import RESERVED_DESCRIPTORS
+from service.http.server import MAX_FRAMING_BYTES, RESERVED_DESCRIPTORS
 from service.terminal.deliveries import build_event
 from serving.http import MAX_BODY_BYTES
 from tests.support.running_service import RunningService

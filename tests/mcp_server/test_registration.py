@@ -20,7 +20,7 @@ from mcp_server.registration import (
     Client,
     build_registration_file,
 )
-from service.commands.connect import print_registration
+from service.commands.cli import print_registration
 from tests.support.signals_command import ROOT, run_signals
 from tools.client_environments import INTEROP_FOLDER
 

@@ -24,8 +24,7 @@ from cryptography.x509.oid import NameOID
 from service.commands.cli import _build_parser
 from service.config.setting_types import split_commas
 from service.config.settings import CLIENT_VARIABLES, PREFIX, Settings
-from service.config.stores import BACKUP_NOTICE
-from service.http.notices import CERTIFICATE_NOTICE
+from service.config.stores import BACKUP_NOTICE, CERTIFICATE_NOTICE
 from store.access_rows import Notice
 from tests.service.http.test_metrics_server import operating
 from tests.support.signals_command import ROOT

@@ -13,7 +13,7 @@ import uvloop
 
 from compute.universe import load_universe
 from service.http.app import OPEN_READS
-from service.http.gate import MAX_FRAMING_BYTES
+from service.http.server import MAX_FRAMING_BYTES
 from serving.http import (
     BOUNDED_HEADERS,
     HEALTH_PATHS,

@@ -32,9 +32,8 @@ from schemas.vocabulary import DAILY_LIMIT
 from service.config.settings import Settings
 from service.http.app import create_app
 from service.http.metrics import Metrics
-from service.http.request_log import RefusalLog
 from service.http.resources import Resources
-from service.http.server import build_server_config
+from service.http.server import RefusalLog, build_server_config
 from serving.fair_share import FairShare
 from serving.tool_runner import OnCall
 from store.opening import open_postgres_access, open_postgres_market, open_sqlite_access

@@ -31,7 +31,7 @@ from rest_shim.manifest import DESCRIPTION
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_IDS
-from service.commands.connect import print_registration
+from service.commands.cli import print_registration
 from serving.context import Context
 from tests.support.example_market import make_coverage
 from tests.support.running_service import RunningService, run_service

@@ -20,7 +20,7 @@ from compute.sources.history_checks import (
 )
 from compute.sources.venue import VenueError
 from schemas.vocabulary import format_instant
-from service.http.metrics_server import CurrentGauges
+from service.http.metrics import CurrentGauges
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
 from tests.compute.sources.conftest import Open

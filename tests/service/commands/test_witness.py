@@ -11,7 +11,7 @@ from compute.signing.witnesses import Witness as ListedWitness
 from compute.signing.witnesses import Witnesses
 from schemas.errors import OperatorError
 from service.commands.witness import Witness, build_app, run_witness
-from service.processes.file_lock import lock_file
+from service.processes.lifecycle import lock_file
 from store.sql.feed_log import FeedLog
 from tests.store.sql.test_feed_log import commit_rows
 from tests.support.row_builders import NOW

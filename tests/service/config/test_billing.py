@@ -14,8 +14,13 @@ from access.mail import Outbox, SmtpMailer
 from compute.signing.log_signer import load_key
 from compute.signing.witnesses import PolicyError
 from service.commands.serve import serve
-from service.config.billing import describe_billing, find_outage_reason, open_provider
-from service.config.mail import choose_visible_outbox, open_mailer
+from service.config.providers import (
+    choose_visible_outbox,
+    describe_billing,
+    find_outage_reason,
+    open_mailer,
+    open_provider,
+)
 from service.config.settings import PREFIX, Settings, SettingsError
 from service.config.sources import build_log_signer, open_log_signer
 from store.opening import open_sqlite_access, open_sqlite_market

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.errors import OperatorError
-from service.config.proxies import find_proxy
+from service.config.settings import find_proxy
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -77,8 +77,8 @@ def test_socks_without_its_package_is_one_line_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    monkeypatch.setattr("service.config.proxies.find_spec", lambda name: None)
+    monkeypatch.setattr("service.config.settings.find_spec", lambda name: None)
     with pytest.raises(OperatorError, match="pip install socksio"):
         find_proxy("http://signals.example")
-    monkeypatch.setattr("service.config.proxies.find_spec", lambda name: name)
+    monkeypatch.setattr("service.config.settings.find_spec", lambda name: name)
     assert find_proxy("http://signals.example") == ("ALL_PROXY", "socks5://127.0.0.1:1")

@@ -15,12 +15,11 @@ import pytest
 
 from access.mail import MailError
 from schemas.errors import ApiError
+from service.config.stores import MAIL_NOTICE, WEBHOOK_NOTICE
 from service.http.health import Readiness, build_waiting_app, is_ready
 from service.http.metrics import Metrics
-from service.http.notices import (
-    MAIL_NOTICE,
+from service.http.resources import (
     PAUSE_MS,
-    WEBHOOK_NOTICE,
     NoticeKeeper,
     WatchedMailer,
     watch_webhooks,

@@ -20,16 +20,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rest_shim.endpoints import CALL_NAMES
 from service.config.settings import Settings, SettingsError
-from service.config.stores import BACKUP_NOTICE
+from service.config.stores import BACKUP_NOTICE, CERTIFICATE_NOTICE
 from service.http.health import Readiness
-from service.http.metrics import MULTIPROCESS_VARIABLE, Metrics, open_shared_metrics_folder
-from service.http.metrics_server import (
+from service.http.metrics import (
     MAX_METRICS_CONNECTIONS,
+    MULTIPROCESS_VARIABLE,
+    Metrics,
     MetricsServer,
     open_metrics_server,
+    open_shared_metrics_folder,
     sample_loop_lag,
 )
-from service.http.notices import CERTIFICATE_NOTICE
 from service.http.server import open_listener
 from service.processes.child_process import SPAWN_CONTEXT
 from service.processes.lifecycle import run_in_background

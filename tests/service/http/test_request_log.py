@@ -18,7 +18,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from mcp_server.endpoint import PATHS
-from service.http.request_log import MAX_REFUSAL_LINES, RefusalLog
+from service.http.server import MAX_REFUSAL_LINES, RefusalLog
 from serving.http import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from store.failure_log import INTERVAL_S
 from tests.doubles.smtp.server import Mailbox

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.commands.cli import _build_parser
-from service.config.proxies import find_proxy
+from service.config.settings import find_proxy
 from service.terminal.commands import read_service
 from tests.support.running_service import RunningService
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from schemas.errors import OperatorError
 from service.commands.cli import _build_parser
-from service.config.proxies import find_proxy
+from service.config.settings import find_proxy
 from service.terminal.commands import (
     ConfluenceCondition,
     CursorFile,

@@ -23,8 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from schemas.errors import OperatorError
 from schemas.vocabulary import Timeframe, format_instant
 from service.terminal.commands import TransientError
-from service.terminal.deliveries import RefusalError
-from service.terminal.messages import Messenger
+from service.terminal.deliveries import Messenger, RefusalError
 from store.market_rows import ChangeRow
 from tests.service.terminal.test_deliveries import META, SERVED_ROW
 from tests.service.terminal.test_follow import (

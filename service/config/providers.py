@@ -1,11 +1,15 @@
-"""Opens the billing provider that the settings select, and checks its configuration."""
+"""Opens the billing provider and the mailer that the settings select, and checks the prices."""
+
+from pathlib import Path
 
 from access.billing.provider import PRICES_USD, BillingError, BillingSetupError, Provider
 from access.billing.sandbox import NoBilling, SandboxBilling
+from access.mail import Mailer, Outbox, SmtpMailer, SmtpServer
 from schemas.vocabulary import Billing, Clock
-from service.config.proxies import find_proxy
-from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
+from service.config.settings import PREFIX, STRIPE_PREFIX, Settings, SettingsError, find_proxy
 from store.sql.access_store import AccessStore
+
+DEFAULT_SENDER = "signals@localhost"
 
 
 def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provider:
@@ -80,3 +84,32 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
         dunning_days=settings.dunning_days,
         proxy=find_proxy(settings.stripe_api_base or stripe.DEFAULT_API_BASE),
     )
+
+
+def open_mailer(settings: Settings) -> Mailer:
+    """Return the mailer, without connecting; SettingsError if the sender is missing."""
+    if settings.smtp_url is None:
+        return Outbox(settings.outbox_folder, settings.mail_from or DEFAULT_SENDER)
+    if settings.mail_from is None:
+        raise SettingsError(
+            "SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too: set it to a sender address that the "
+            "server accepts"
+        )
+    return SmtpMailer(
+        SmtpServer.parse(settings.smtp_url.get_secret_value()),
+        settings.mail_from,
+        allows_plain=settings.smtp_unencrypted,
+    )
+
+
+def describe_mail(settings: Settings) -> str | None:
+    """Return a line for the start message if mail is written to a folder instead of sent."""
+    if settings.smtp_url is not None or settings.billing == "off":
+        return None
+    return f"Mail: written to {settings.outbox_folder}."
+
+
+def choose_visible_outbox(settings: Settings) -> Path | None:
+    """Return the outbox folder if pages may name it: only on a service for this machine."""
+    is_visible = settings.smtp_url is None and settings.is_local
+    return settings.outbox_folder.resolve() if is_visible else None
