@@ -11,7 +11,6 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.call_log import CallLog
 from access.contact import AccessRequests, normalize_email
@@ -51,14 +50,11 @@ from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.errors import StoreError
-from store.sql.access_store import AccessStore
 from web.api_access import build_api_access_routes
 from web.asset_page import AssetPages
 from web.board import BoardPages
 from web.buy_pages import (
     BuyPages,
-    FetchPayment,
-    FindOpened,
     OwnPurchases,
     build_pay_page_routes,
     build_return_page_routes,
@@ -131,18 +127,25 @@ def create_app(
     """Return the ASGI app of both transports and the pages over open resources.
 
     `outbox` is the folder of undelivered mail that the sign-in page names. `owner_uid` is the user
-    whose own machine this is, None if others can reach the service. The owner can run the checks of
-    `doctor` on a page.
+    whose own machine this is, who may connect programs without a plan; None if others can reach
+    the service. The owner can run the checks of `doctor` on a page.
     """
     access, provider, clock = resources.access, resources.provider, resources.clock
     base_url, daily_limit = settings.address, settings.daily_limit
-    docs_url = f"{base_url}/api/v1"
+
+    # The reads, over both transports.
     snapshots = SnapshotCache(resources.market, loads_ledger=True)
+    shows_prices, _ = settings.decide_prices(resources.source)
     context = Context(
-        snapshots, base_url, docs_url, clock, provider.mode, daily_limit, operator=settings.operator
+        snapshots,
+        base_url,
+        f"{base_url}/api/v1",
+        clock,
+        provider.mode,
+        daily_limit,
+        operator=settings.operator,
+        prices=Prices(snapshots) if shows_prices else None,
     )
-    if settings.decide_prices(resources.source)[0]:
-        context = context._replace(prices=Prices(snapshots))
     quota_guard = QuotaGuard(
         access,
         clock,
@@ -152,19 +155,16 @@ def create_app(
     )
     fair_share = fair_share or FairShare()
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
+    sample = build_sample_runner(runner)
+    endpoint = McpEndpoint(runner, TOOLS, build_chat_views())
+    authorizations, oauth_routes = None, list[Route]()
+    if can_serve_oauth(base_url):
+        authorizations, oauth_routes = build_oauth_server(
+            resources, runner, endpoint, settings.oauth_limit
+        )
+
+    # The sale of keys.
     claims = Claims(access, provider, clock)
-    member_keys = MemberKeys(access, provider, claims, clock)
-    sign_in = SignIn(
-        access,
-        provider,
-        claims,
-        resources.mailer,
-        Throttle(access, clock, "sign-in", settings.sign_in_limit),
-        clock,
-        resources.sleep,
-        base_url=base_url,
-        operator=settings.operator,
-    )
     sales = Purchases(
         access,
         provider,
@@ -187,27 +187,49 @@ def create_app(
         claim=_report_outcome("claim", sales.claim, on_sale),
         request_access=access_requests.submit_request,
     )
-    # The route that the payment processor reports to, if it has one.
-    webhooks = (
-        [
-            build_webhook_route(
-                watch_webhooks(
-                    WebhookHandler(access, provider, clock).handle_message,
-                    NoticeKeeper(access, clock),
-                    partial(on_sale, "webhook"),
-                ),
-                runner,
-            )
-        ]
-        if provider.name == "stripe"
-        else []
+
+    # The pages.
+    pending = PendingRequests(authorizations, base_url)
+    own = OwnPurchases(sales.find_opened, pending, base_url)
+    # The sandbox's pay page; or the pages that Stripe sends buyers back to, and what it reports to.
+    processor_routes = list[Route]()
+    if isinstance(provider, SandboxBilling):
+        processor_routes = build_pay_page_routes(provider, own, runner)
+    elif provider.name == "stripe":
+        handle_webhook = watch_webhooks(
+            WebhookHandler(access, provider, clock).handle_message,
+            NoticeKeeper(access, clock),
+            partial(on_sale, "webhook"),
+        )
+        processor_routes = build_return_page_routes(own, runner)
+        processor_routes.append(build_webhook_route(handle_webhook, runner))
+    sign_in = SignIn(
+        access,
+        provider,
+        claims,
+        resources.mailer,
+        Throttle(access, clock, "sign-in", settings.sign_in_limit),
+        clock,
+        resources.sleep,
+        base_url=base_url,
+        operator=settings.operator,
     )
-    endpoint = McpEndpoint(runner, TOOLS, build_chat_views())
-    authorizations, oauth_routes = (
-        build_oauth_server(resources, runner, endpoint, settings.oauth_limit)
-        if can_serve_oauth(base_url)
-        else (None, [])
-    )
+    member_keys = MemberKeys(access, provider, claims, clock)
+    sessions = Sessions(sign_in, member_keys, base_url)
+    billing = MemberBilling(member_keys, provider, clock)
+    consent_routes = list[Route]()
+    if authorizations is not None:
+        consent_routes = ConsentPages(
+            authorizations, pending, sessions, member_keys, billing, purchases, context, owner_uid
+        ).build_routes(runner)
+    buy_pages = BuyPages(purchases, own, claims.fetch_payment, sessions, sign_in, context)
+    sign_in_pages = SignInPages(sign_in, sessions, pending, outbox, context.sells_keys)
+    # A board without a column of prices has none for visitors either.
+    sample_prices = sample.context.prices if shows_prices else None
+    sample_board = sample.with_context(sample.context._replace(prices=sample_prices))
+    board_pages = BoardPages(context, sample_board.context, sessions, access)
+    asset_pages = AssetPages(context, sample.context, sessions.find_viewer)
+
     site = Site(base_url, settings.operator, context.sells_keys)
     render_refusal = build_refusal_renderer(site, PROGRAM_PATHS)
     app = Starlette(
@@ -215,22 +237,21 @@ def create_app(
             *(Route(path, endpoint) for path in PATHS),
             *oauth_routes,
             *build_routes(runner, purchases),
-            *build_page_routes(
-                runner,
-                provider,
-                member_keys,
-                sign_in,
-                outbox,
-                authorizations,
-                purchases,
-                sales.find_opened,
-                claims.fetch_payment,
-                owner_uid,
-                access,
-                doctor,
-            ),
+            *processor_routes,
+            *buy_pages.build_routes(runner),
+            *build_docs_routes(runner, sessions.find_viewer),
+            *build_discovery_routes(runner),
+            *sign_in_pages.build_routes(runner),
+            *consent_routes,
+            *build_api_access_routes(member_keys, billing, sessions, runner),
+            *build_operations_routes(access, sessions, runner, doctor),
+            *build_static_routes(),
+            *build_crawler_routes(runner),
+            *board_pages.build_routes(runner),
+            *build_view_routes(runner, sample, sessions.find_viewer),
+            *asset_pages.build_routes(runner),
+            *build_log_routes(runner, sessions),
             *build_health_routes(Readiness(snapshots, access, clock, are_runs_failing)),
-            *webhooks,
         ],
         exception_handlers=build_exception_handlers(runner, render_refusal),
     )
@@ -239,7 +260,7 @@ def create_app(
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
         FastPathRouter(app.build_middleware_stack(), app.routes),
-        base_url=context.base_url,
+        base_url=base_url,
         docs=context.docs_url,
         allowed_hosts=split_commas(settings.allowed_hosts),
         allowed_origins=split_commas(settings.allowed_origins),
@@ -328,68 +349,3 @@ def build_oauth_server(
         build_authorize_route(authorizations, runner),
     ]
     return authorizations, routes
-
-
-def build_page_routes(
-    runner: ToolRunner,
-    provider: Provider,
-    member_keys: MemberKeys,
-    sign_in: SignIn,
-    outbox: Path | None,
-    authorizations: Authorizations | None,
-    purchases: PurchaseHandlers,
-    find_opened: FindOpened,
-    fetch_payment: FetchPayment,
-    owner_uid: int | None,
-    access: AccessStore,
-    doctor: Doctor | None,
-) -> list[Route]:
-    """Return the routes of all pages; the sign-in page names the `outbox` folder if given.
-
-    Without `authorizations`, no page connects programs. `owner_uid` is the user who may connect
-    programs without a plan, None for nobody. `doctor` are the checks that the owner can run.
-    """
-    pending = PendingRequests(authorizations, runner.context.base_url)
-    sessions = Sessions(sign_in, member_keys, runner.context.base_url)
-    billing = MemberBilling(member_keys, provider, runner.context.clock)
-    context, sample = runner.context, build_sample_runner(runner)
-    # A board without a column of prices has none for visitors either.
-    sample_prices = None if context.prices is None else sample.context.prices
-    sample_board = sample.with_context(sample.context._replace(prices=sample_prices))
-    own = OwnPurchases(find_opened, pending, context.base_url)
-    consent_routes = (
-        []
-        if authorizations is None
-        else ConsentPages(
-            authorizations,
-            pending,
-            sessions,
-            member_keys,
-            billing,
-            purchases,
-            context,
-            owner_uid,
-        ).build_routes(runner)
-    )
-    # The sandbox's pay page, or the pages that Stripe sends buyers back to.
-    checkout_routes = list[Route]()
-    if isinstance(provider, SandboxBilling):
-        checkout_routes = build_pay_page_routes(provider, own, runner)
-    elif provider.name == "stripe":
-        checkout_routes = build_return_page_routes(own, runner)
-    return [
-        *checkout_routes,
-        *BuyPages(purchases, own, fetch_payment, sessions, sign_in, context).build_routes(runner),
-        *build_docs_routes(runner, sessions.find_viewer),
-        *build_discovery_routes(runner),
-        *SignInPages(sign_in, sessions, pending, outbox, context.sells_keys).build_routes(runner),
-        *consent_routes,
-        *build_api_access_routes(member_keys, billing, sessions, runner),
-        *build_operations_routes(access, sessions, runner, doctor),
-        *build_static_routes(),
-        *build_crawler_routes(runner),
-        *BoardPages(context, sample_board.context, sessions, access).build_routes(runner),
-        *build_view_routes(runner, sample, sessions.find_viewer),
-        *AssetPages(context, sample.context, sessions.find_viewer).build_routes(runner),
-        *build_log_routes(runner, sessions),
-    ]

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +34,12 @@ GAP, MIN_NAME_WIDTH = 2, 4
 Records = tuple[Sequence[str], list[list[Any]]]
 
 NO_LETTER = "."
-CHANGE_COLUMNS = ("created_at", "tier", "ticker", "asset_class", "indicator", "timeframe")
+ASSET_COLUMNS = ("ticker", "name", "asset_class")
+CHANGE_FIELDS = ("since", "price", "change_percent")
+FEED_COLUMNS = (
+    *("created_at", "tier", "ticker", "asset_class", "indicator", "timeframe"),
+    "direction",
+)
 LETTERS = {"bullish": "U", "bearish": "D", "neutral": "N"}
 NONE = "-"
 
@@ -73,14 +78,10 @@ def make_reading(reading: str | None) -> Text:
     return make_cell(reading, STYLES.get(reading or "", "dim"))
 
 
-def make_letters(letters: Iterable[str]) -> Text:
-    """Return letters of readings, each in its colour."""
+def make_letters(readings: Iterable[str | None]) -> Text:
+    """Return the letters of readings, each in its colour."""
+    letters = [LETTERS.get(reading or "", NO_LETTER) for reading in readings]
     return Text(" ").join(make_cell(letter, STYLES.get(letter, "")) for letter in letters)
-
-
-def make_time(instant: str | None) -> Text:
-    """Return an instant to the minute, in UTC; None as a dash."""
-    return make_cell(None if instant is None else format_minute(instant))
 
 
 def make_price(price: float | None) -> Text:
@@ -97,134 +98,113 @@ def make_age(instant: str | None, now: str) -> Text:
     return make_cell(f"{count} {unit}" if minutes < 48 * 60 else f"{minutes // 1440} d")
 
 
-def make_change(before: str, after: str) -> Text:
-    """Return a change of a reading."""
-    return Text(" > ").join((make_reading(before), make_reading(after)))
-
-
-def format_minute(instant: str) -> str:
+def format_minute(instant: str | None) -> str | None:
     """Return an instant to the minute, without its zone; ValueError if it is none."""
-    return f"{parse_served_time(instant):%Y-%m-%d %H:%M}"
+    return None if instant is None else f"{parse_served_time(instant):%Y-%m-%d %H:%M}"
 
 
 def list_marks(meta: Json) -> list[Text]:
     """Return what makes data differ from live ones, for the line above a table."""
-    marks = []
-    if meta.get("simulated"):
-        marks.append(Text("SIMULATED", style="bold yellow"))
-    if meta.get("source") == "recorded":
-        marks.append(Text("RECORDED", style="bold yellow"))
-    if meta.get("stale"):
-        marks.append(Text("STALE", style="bold red"))
-    return marks
+    marks = {
+        "SIMULATED": ("bold yellow", meta.get("simulated")),
+        "RECORDED": ("bold yellow", meta.get("source") == "recorded"),
+        "STALE": ("bold red", meta.get("stale")),
+    }
+    return [Text(mark, style=style) for mark, (style, is_shown) in marks.items() if is_shown]
 
 
-def list_state(body: Json) -> Records:
-    """Return a record for each reading."""
-    rows = [
-        [*_pick(asset, *("ticker", "name", "asset_class")), indicator, timeframe, reading]
-        for asset in body["assets"]
-        for indicator, readings in asset["signals"].items()
-        for timeframe, reading in readings.items()
-    ]
-    header = ("ticker", "name", "asset_class", "indicator", "timeframe", "reading")
-    return _add_origin(body, header, rows)
+# The records of each view.
 
 
-def list_board(body: Json) -> Records:
-    """Return a record for each asset, with the reading of each indicator and timeframe."""
+def _list_state(body: Json) -> Records:
+    return _add_origin(
+        body,
+        (*ASSET_COLUMNS, "indicator", "timeframe", "reading"),
+        [
+            [*_pick(asset, *ASSET_COLUMNS), indicator, timeframe, reading]
+            for asset, indicator, timeframe, reading in _walk_readings(body)
+        ],
+    )
+
+
+def _list_changes(body: Json) -> Records:
+    header = (*ASSET_COLUMNS, "indicator", "timeframe", "reading", *CHANGE_FIELDS)
+    return _add_origin(body, header, _walk_changes(body))
+
+
+def _list_board(body: Json) -> Records:
     keys, timeframes = _list_axes(body)
-    header = ("ticker", *(f"{key}_{at}" for key in keys for at in timeframes))
-    rows = [
+    cells = [(key, at) for key in keys for at in timeframes]
+    return _add_origin(
+        body,
+        ("ticker", *(f"{key}_{at}" for key, at in cells)),
         [
-            asset["ticker"],
-            *(asset["signals"].get(key, {}).get(at) for key in keys for at in timeframes),
-        ]
-        for asset in body["assets"]
-    ]
-    return _add_origin(body, header, rows)
-
-
-def list_feed(body: Json) -> Records:
-    """Return a record for each row."""
-    rows = [
-        [
-            *_pick(row, *CHANGE_COLUMNS, "direction"),
-            *_pick(row["transition"] or {}, "from", "to"),
-            *_pick(row, "change_type", "action", "price", "id"),
-        ]
-        for row in body["signals"]
-    ]
-    changes = ("from", "to", "change_type", "action", "price", "id")
-    return _add_source(body, (*CHANGE_COLUMNS, "direction", *changes), rows)
-
-
-def list_flips(body: Json) -> Records:
-    """Return a record for each change."""
-    rows = [
-        [
-            flip["created_at"],
-            *_pick(group, "ticker", "name", "asset_class"),
-            body["query"]["timeframe"],
-            *_pick(flip, "indicator", "from", "to", "change_type", "price"),
-            *_pick(group, "dominant", "score"),
-        ]
-        for group in body["groups"]
-        for flip in group["flips"]
-    ]
-    header = (
-        *("created_at", "ticker", "name", "asset_class", "timeframe", "indicator", "from", "to"),
-        *("change_type", "price", "dominant", "score"),
+            [asset["ticker"], *(asset["signals"].get(key, {}).get(at) for key, at in cells)]
+            for asset in body["assets"]
+        ],
     )
-    return _add_origin(body, header, rows)
 
 
-def list_confluence(body: Json) -> Records:
-    """Return a record for each asset, with the vote of each indicator."""
-    keys = list_vote_keys(body)
-    rows = [
+def _list_feed(body: Json) -> Records:
+    changes = ("change_type", "action", "price", "id")
+    return _add_source(
+        body,
+        (*FEED_COLUMNS, "from", "to", *changes),
         [
-            *_pick(one, "ticker", "name", "asset_class"),
-            *_pick(body["query"], "timeframe", "direction"),
-            *_pick(one, "agree", "total_reporting", "score"),
-            *_pick(one["votes"], *keys),
-        ]
-        for one in body["results"]
-    ]
-    header = (
-        *("ticker", "name", "asset_class", "timeframe", "direction", "agree"),
-        *("total_reporting", "score", *keys),
+            [
+                *_pick(row, *FEED_COLUMNS),
+                *_pick(row["transition"] or {}, "from", "to"),
+                *_pick(row, *changes),
+            ]
+            for row in body["signals"]
+        ],
     )
-    return _add_origin(body, header, rows)
 
 
-def list_usage(body: Json) -> Records:
-    """Return one record, with the quota of the key."""
+def _list_flips(body: Json) -> Records:
+    change = ("indicator", "from", "to", "change_type", "price")
+    return _add_origin(
+        body,
+        ("created_at", *ASSET_COLUMNS, "timeframe", *change, "dominant", "score"),
+        [
+            [
+                flip["created_at"],
+                *_pick(group, *ASSET_COLUMNS),
+                body["query"]["timeframe"],
+                *_pick(flip, *change),
+                *_pick(group, "dominant", "score"),
+            ]
+            for group in body["groups"]
+            for flip in group["flips"]
+        ],
+    )
+
+
+def _list_confluence(body: Json) -> Records:
+    keys, counts = _list_vote_keys(body), ("agree", "total_reporting", "score")
+    return _add_origin(
+        body,
+        (*ASSET_COLUMNS, "timeframe", "direction", *counts, *keys),
+        [
+            [
+                *_pick(one, *ASSET_COLUMNS),
+                *_pick(body["query"], "timeframe", "direction"),
+                *_pick(one, *counts),
+                *_pick(one["votes"], *keys),
+            ]
+            for one in body["results"]
+        ],
+    )
+
+
+def _list_usage(body: Json) -> Records:
     names = ("daily_limit", "used_today", "remaining_today", "resets_at")
     row = [body["key"]["label"], body["mode"], *_pick(body["quota"] or {}, *names)]
     return ("label", "mode", *names), [row]
 
 
-def list_vote_keys(body: Json) -> list[StoredKey]:
-    """Return the indicators that have a vote in a confluence, the legacy key last."""
-    return [key for key in STORED_KEYS if any(key in one["votes"] for one in body["results"])]
-
-
-def _list_axes(body: Json) -> tuple[list[StoredKey], list[Timeframe]]:
-    """Return the indicators and the timeframes of which an asset of a state has a reading."""
-    cells = {
-        (key, at)
-        for asset in body["assets"]
-        for key, readings in asset["signals"].items()
-        for at in readings
-    }
-    keys, timeframes = {key for key, _ in cells}, {at for _, at in cells}
-    return [k for k in STORED_KEYS if k in keys], [at for at in TIMEFRAMES if at in timeframes]
-
-
-def _add_origin(body: Json, header: Iterable[str], rows: list[list[Any]]) -> Records:
-    rows = [[*row, body["as_of"]] for row in rows]
-    return _add_source(body, (*header, "as_of"), rows)
+def _add_origin(body: Json, header: Sequence[str], rows: list[list[Any]]) -> Records:
+    return _add_source(body, (*header, "as_of"), [[*row, body["as_of"]] for row in rows])
 
 
 def _add_source(body: Json, header: Sequence[str], rows: list[list[Any]]) -> Records:
@@ -237,7 +217,42 @@ def _pick(values: Mapping[Any, Any], *names: str) -> list[Any]:
     return [values.get(name) for name in names]
 
 
-def build_state_table(body: Json) -> Table:
+def _walk_readings(body: Json) -> Iterator[tuple[Json, StoredKey, Timeframe, str]]:
+    """Yield each reading of a state with its asset, indicator and timeframe."""
+    for asset in body["assets"]:
+        for indicator, readings in asset["signals"].items():
+            for timeframe, reading in readings.items():
+                yield asset, indicator, timeframe, reading
+
+
+def _walk_changes(body: Json) -> list[list[Any]]:
+    """Return the values of each reading, with the change that set it."""
+    return [
+        [
+            *_pick(asset, *ASSET_COLUMNS),
+            *(indicator, timeframe, reading),
+            *_pick(asset["changes"].get(indicator, {}).get(timeframe) or {}, *CHANGE_FIELDS),
+        ]
+        for asset, indicator, timeframe, reading in _walk_readings(body)
+    ]
+
+
+def _list_vote_keys(body: Json) -> list[StoredKey]:
+    """Return the indicators that have a vote in a confluence, the legacy key last."""
+    return [key for key in STORED_KEYS if any(key in one["votes"] for one in body["results"])]
+
+
+def _list_axes(body: Json) -> tuple[list[StoredKey], list[Timeframe]]:
+    """Return the indicators and the timeframes of which an asset of a state has a reading."""
+    cells = {(key, at) for _, key, at, _ in _walk_readings(body)}
+    keys, timeframes = {key for key, _ in cells}, {at for _, at in cells}
+    return [k for k in STORED_KEYS if k in keys], [at for at in TIMEFRAMES if at in timeframes]
+
+
+# The tables of each view.
+
+
+def _build_state_table(body: Json) -> Table:
     """Return a row for each asset: its readings as letters, their sum, its price and newest change.
 
     The answer has the details of changes.
@@ -245,172 +260,150 @@ def build_state_table(body: Json) -> Table:
     keys, timeframes = _list_axes(body)
     rows = []
     for asset in body["assets"]:
-        signals = asset["signals"]
         # As pages count it: dexter repeats enzo, out of date.
-        counted = [at for key, by in signals.items() if key != "dexter" for at in by.values()]
+        counted = [
+            at for key, by in asset["signals"].items() if key != "dexter" for at in by.values()
+        ]
         score = counted.count("bullish") - counted.count("bearish")
         begun = [one["since"] for by in asset["changes"].values() for one in by.values() if one]
-        words = (
-            [LETTERS.get(signals.get(key, {}).get(timeframe), NO_LETTER) for key in keys]
-            for timeframe in timeframes
-        )
         rows.append(
             (
                 *(make_cell(asset["ticker"], "bold"), make_cell(asset["name"])),
-                *map(make_letters, words),
+                *_make_words(asset, keys, timeframes),
                 make_cell(f"{score:+d}" if score else "0"),
                 make_price((asset.get("last_bar") or {}).get("close")),
                 make_age(max(begun, default=None), body["meta"]["as_of"]),
             )
         )
-    letters = [f"{timeframe}: {_abbreviate(keys)}" for timeframe in timeframes]
-    legend = "  ".join(f"{key[0].upper()} {key}" for key in keys)
+    words = [f"{timeframe}: {_abbreviate(keys)}" for timeframe in timeframes]
     note = "SCORE is bullish minus bearish readings, AGE that of the newest change."
-    columns = ("TICKER", "NAME", *letters, "SCORE", "PRICE", "AGE")
-    return Table(columns, rows, f"{legend}\n{note}")
+    columns = ("TICKER", "NAME", *words, "SCORE", "PRICE", "AGE")
+    return Table(columns, rows, f"{_name_letters(keys)}\n{note}")
 
 
-def build_changes_table(body: Json) -> Table:
+def _build_changes_table(body: Json) -> Table:
     """Return a row for each reading: since when it holds, the price then, and the move since."""
-    rows = [
-        (
-            *(make_cell(ticker, "bold"), make_cell(indicator), make_cell(timeframe)),
-            *(make_reading(reading), make_time(since), make_age(since, body["meta"]["as_of"])),
-            *(make_price(price), make_cell(None if moved is None else f"{moved:+.2f} %")),
-        )
-        for ticker, _, _, indicator, timeframe, reading, since, price, moved in _walk_changes(body)
-    ]
-    columns = ("TICKER", "INDICATOR", "TF", "READING", "SINCE (UTC)", "AGE", "PRICE THEN", "MOVE")
-    return Table(columns, rows)
-
-
-def list_changes(body: Json) -> Records:
-    """Return a record for each reading, with the change that set it."""
-    header = ("ticker", "name", "asset_class", "indicator", "timeframe", "reading")
-    return _add_origin(body, (*header, "since", "price", "change_percent"), _walk_changes(body))
-
-
-def _walk_changes(body: Json) -> list[list[Any]]:
-    return [
+    return Table(
+        ("TICKER", "INDICATOR", "TF", "READING", "SINCE (UTC)", "AGE", "PRICE THEN", "MOVE"),
         [
-            *_pick(asset, *("ticker", "name", "asset_class")),
-            *(indicator, timeframe, reading),
-            *_pick(
-                asset["changes"].get(indicator, {}).get(timeframe) or {},
-                *("since", "price", "change_percent"),
-            ),
-        ]
-        for asset in body["assets"]
-        for indicator, readings in asset["signals"].items()
-        for timeframe, reading in readings.items()
-    ]
-
-
-def build_board_table(body: Json) -> Table:
-    """Return a row for each asset, and a column of letters for each timeframe."""
-    keys, timeframes = _list_axes(body)
-    rows = [
-        (
-            make_cell(asset["ticker"], "bold"),
-            *(
-                make_letters(
-                    LETTERS.get(asset["signals"].get(key, {}).get(at), NO_LETTER) for key in keys
-                )
-                for at in timeframes
-            ),
-        )
-        for asset in body["assets"]
-    ]
-    columns = ("TICKER", *(f"{at}: {_abbreviate(keys)}" for at in timeframes))
-    readings = "  ".join(f"{letter} {reading}" for reading, letter in LETTERS.items())
-    names = "  ".join(f"{key[0].upper()} {key}" for key in keys)
-    return Table(columns, rows, f"{names}\n{readings}  {NO_LETTER} none, or left out by a filter")
-
-
-def build_feed_table(body: Json) -> Table:
-    """Return a row for each change or alert."""
-    rows = [
-        (
-            *(make_cell(format_minute(row["created_at"])), make_cell(row["ticker"], "bold")),
-            *(make_cell(row["timeframe"]), make_cell(row["indicator"])),
-            _make_event(row),
-            make_price(row["price"]),
-        )
-        for row in body["signals"]
-    ]
-    columns = ("TIME (UTC)", "TICKER", "TF", "INDICATOR", "CHANGE OR ACTION", "PRICE")
-    return Table(columns, rows)
-
-
-def build_flips_table(body: Json) -> Table:
-    """Return a row for each asset with its changes, newest first."""
-    rows = [
-        (
-            *(make_cell(group["ticker"], "bold"), make_cell(group["name"])),
-            *(make_reading(group["dominant"]), make_cell(group["bullish"])),
-            *(make_cell(group["bearish"]), make_cell(format_minute(group["latest_at"]))),
-            Text(", ").join(
-                make_cell(f"{flip['indicator']} ") + make_reading(flip["to"])
-                for flip in group["flips"]
-            ),
-        )
-        for group in body["groups"]
-    ]
-    columns = ("TICKER", "NAME", "DOMINANT", "BULL", "BEAR", "LATEST (UTC)", "CHANGES")
-    cut = "Older changes in the window may be missing: choose fewer --hours."
-    return Table(columns, rows, cut if body["capped"] else "")
-
-
-def build_confluence_table(body: Json) -> Table:
-    """Return a row for each asset on which indicators agree."""
-    keys = list_vote_keys(body)
-    rows = [
-        (
-            *(make_cell(one["ticker"], "bold"), make_cell(one["name"])),
-            make_cell(f"{one['agree']} of {one['total_reporting']}"),
-            make_cell(f"{one['score']:.2f}"),
-            make_letters(LETTERS.get(one["votes"].get(key), NO_LETTER) for key in keys),
-        )
-        for one in body["results"]
-    ]
-    query = body["query"]
-    legend = "  ".join(f"{key[0].upper()} {key}" for key in keys)
-    agree = f"{query['direction'].upper()} {query['timeframe']}"
-    return Table(("TICKER", "NAME", agree, "SCORE", f"VOTES: {_abbreviate(keys)}"), rows, legend)
-
-
-def build_usage_table(body: Json) -> Table:
-    """Return one row with the quota of the key."""
-    quota = body["quota"] or {}
-    names = ("used_today", "remaining_today", "daily_limit")
-    row = (
-        *(make_cell(body["key"]["label"]), make_cell(body["mode"])),
-        *(make_cell(quota.get(name)) for name in names),
-        make_time(quota.get("resets_at")),
+            (
+                *(make_cell(ticker, "bold"), make_cell(indicator), make_cell(timeframe)),
+                *(make_reading(reading), make_cell(format_minute(since))),
+                *(make_age(since, body["meta"]["as_of"]), make_price(price)),
+                make_cell(None if moved is None else f"{moved:+.2f} %"),
+            )
+            for ticker, _, _, indicator, timeframe, reading, since, price, moved in _walk_changes(
+                body
+            )
+        ],
     )
+
+
+def _build_board_table(body: Json) -> Table:
+    keys, timeframes = _list_axes(body)
+    readings = "  ".join(f"{letter} {reading}" for reading, letter in LETTERS.items())
+    return Table(
+        ("TICKER", *(f"{at}: {_abbreviate(keys)}" for at in timeframes)),
+        [
+            (make_cell(asset["ticker"], "bold"), *_make_words(asset, keys, timeframes))
+            for asset in body["assets"]
+        ],
+        f"{_name_letters(keys)}\n{readings}  {NO_LETTER} none, or left out by a filter",
+    )
+
+
+def _make_words(
+    asset: Json, keys: Sequence[StoredKey], timeframes: Sequence[Timeframe]
+) -> list[Text]:
+    """Return the readings of an asset, for each timeframe the letters of the indicators."""
+    return [
+        make_letters(asset["signals"].get(key, {}).get(timeframe) for key in keys)
+        for timeframe in timeframes
+    ]
+
+
+def _build_feed_table(body: Json) -> Table:
+    return Table(
+        ("TIME (UTC)", "TICKER", "TF", "INDICATOR", "CHANGE OR ACTION", "PRICE"),
+        [
+            (
+                *(make_cell(format_minute(row["created_at"])), make_cell(row["ticker"], "bold")),
+                *(make_cell(row["timeframe"]), make_cell(row["indicator"])),
+                # An alert has an action instead of a change.
+                make_cell(row["action"], STYLES.get(row["direction"], ""))
+                if row["transition"] is None
+                else Text(" > ").join(make_reading(row["transition"][at]) for at in ("from", "to")),
+                make_price(row["price"]),
+            )
+            for row in body["signals"]
+        ],
+    )
+
+
+def _build_flips_table(body: Json) -> Table:
+    cut = "Older changes in the window may be missing: choose fewer --hours."
+    return Table(
+        ("TICKER", "NAME", "DOMINANT", "BULL", "BEAR", "LATEST (UTC)", "CHANGES"),
+        [
+            (
+                *(make_cell(group["ticker"], "bold"), make_cell(group["name"])),
+                *(make_reading(group["dominant"]), make_cell(group["bullish"])),
+                *(make_cell(group["bearish"]), make_cell(format_minute(group["latest_at"]))),
+                Text(", ").join(
+                    make_cell(f"{flip['indicator']} ") + make_reading(flip["to"])
+                    for flip in group["flips"]
+                ),
+            )
+            for group in body["groups"]
+        ],
+        cut if body["capped"] else "",
+    )
+
+
+def _build_confluence_table(body: Json) -> Table:
+    keys, query = _list_vote_keys(body), body["query"]
+    agree = f"{query['direction'].upper()} {query['timeframe']}"
+    return Table(
+        ("TICKER", "NAME", agree, "SCORE", f"VOTES: {_abbreviate(keys)}"),
+        [
+            (
+                *(make_cell(one["ticker"], "bold"), make_cell(one["name"])),
+                make_cell(f"{one['agree']} of {one['total_reporting']}"),
+                make_cell(f"{one['score']:.2f}"),
+                make_letters(one["votes"].get(key) for key in keys),
+            )
+            for one in body["results"]
+        ],
+        _name_letters(keys),
+    )
+
+
+def _build_usage_table(body: Json) -> Table:
+    quota = body["quota"] or {}
+    cells = [
+        *(body["key"]["label"], body["mode"]),
+        *_pick(quota, "used_today", "remaining_today", "daily_limit"),
+        format_minute(quota.get("resets_at")),
+    ]
     columns = ("KEY", "MODE", "USED TODAY", "REMAINING", "DAILY LIMIT", "RESETS (UTC)")
-    return Table(columns, [row])
+    return Table(columns, [[*map(make_cell, cells)]])
 
 
 def _abbreviate(indicators: Iterable[str]) -> str:
     return " ".join(indicator[0].upper() for indicator in indicators)
 
 
-def _make_event(row: Json) -> Text:
-    """Return the change of a row of the universe tier, the action of an alert."""
-    change = row["transition"]
-    if change is not None:
-        return make_change(change["from"], change["to"])
-    return make_cell(row["action"], STYLES.get(row["direction"], ""))
+def _name_letters(indicators: Iterable[str]) -> str:
+    return "  ".join(f"{indicator[0].upper()} {indicator}" for indicator in indicators)
 
 
-STATE = View("state", build_state_table, list_state)
-CHANGES = View("state", build_changes_table, list_changes)
-BOARD = View("state", build_board_table, list_board)
-FEED = View("signals", build_feed_table, list_feed)
-FLIPS = View("flips", build_flips_table, list_flips)
-CONFLUENCE = View("confluence", build_confluence_table, list_confluence)
-USAGE = View("usage", build_usage_table, list_usage)
+STATE = View("state", _build_state_table, _list_state)
+CHANGES = View("state", _build_changes_table, _list_changes)
+BOARD = View("state", _build_board_table, _list_board)
+FEED = View("signals", _build_feed_table, _list_feed)
+FLIPS = View("flips", _build_flips_table, _list_flips)
+CONFLUENCE = View("confluence", _build_confluence_table, _list_confluence)
+USAGE = View("usage", _build_usage_table, _list_usage)
 
 
 def build_event(row: Json, meta: Json) -> Json:
