@@ -26,18 +26,13 @@ from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from verifier.report import escape_unprintable
 
-TIMES = ("created_at", "updated_at")
-
 
 @asynccontextmanager
 async def open_access_store(settings: Settings) -> AsyncIterator[AccessStore]:
     """Open the access store for the block; StoreError if there is no complete store."""
     await refuse_missing_keys(settings)
-    store = await open_access(settings)
-    try:
+    async with open_access(settings) as store:
         yield store
-    finally:
-        await store.close()
 
 
 async def create_key(
@@ -142,8 +137,7 @@ async def list_access_requests(settings: Settings) -> int:
     """Print one JSON object per line, oldest request first."""
     async with open_access_store(settings) as store:
         requests = await store.list_access_requests()
-    times = [{name: format_instant(getattr(one, name)) for name in TIMES} for one in requests]
-    _print_rows([asdict(one) | at for one, at in zip(requests, times, strict=True)], as_json=True)
+    _print_rows([_format_times(asdict(one)) for one in requests], as_json=True)
     return 0
 
 

@@ -64,11 +64,8 @@ async def _keep_notice(settings: Settings, notice: Notice) -> None:
     """Let the doctor and the metrics know; not in a store that opening it would migrate."""
     with suppress(StoreError):
         await refuse_older_schema(settings)
-        store = await open_access(settings)
-        try:
+        async with open_access(settings) as store:
             await store.put_notice(notice)
-        finally:
-            await store.close()
 
 
 async def restore(settings: Settings, folder: Path) -> int:
@@ -111,11 +108,9 @@ async def prune_stores(settings: Settings, clock: Clock) -> int:
         # Before the stores are opened, which a full disk does not let happen.
         free_spare(settings.market_path)
     async with AsyncExitStack() as stack:
-        market = await open_market(settings)
-        stack.push_async_callback(market.close)
+        market = await stack.enter_async_context(open_market(settings))
         await refuse_wrong_clock(settings, market, clock())
-        access = await open_access(settings)
-        stack.push_async_callback(access.close)
+        access = await stack.enter_async_context(open_access(settings))
         provider = open_provider(settings, access, clock)
         stack.push_async_callback(provider.close)
         row_count = await market.prune() + await prune_access(access, provider, clock())

@@ -11,7 +11,6 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +28,13 @@ from service.commands.command_table import (
 )
 from service.commands.console import echo
 from service.config.logs import log_to_standard_error
-from service.config.settings import Settings, find_proxy
+from service.config.settings import (
+    NOTIFY_VARIABLE,
+    WEBHOOK_SECRET_VARIABLE,
+    Settings,
+    find_proxy,
+)
+from service.processes.steady_clock import read_boot_time_ms
 from verifier.report import escape_unprintable
 
 if TYPE_CHECKING:
@@ -103,38 +108,19 @@ async def _run_command(args: Namespace) -> int:
 
 def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[], Any]]:
     """Return what parameters of a command's function get, by their names."""
-
-    def read_address() -> str:
-        return parse_base_address(settings.address if args.url is None else args.url, "--url")
-
-    def load_indicators() -> Any:
-        from compute.indicators.registry import INDICATORS
-
-        return INDICATORS
-
-    def get_boot_clock() -> Any:
-        from service.processes.steady_clock import read_boot_time_ms
-
-        return read_boot_time_ms
-
-    def build_verify_options() -> Any:
-        from service.commands.verify import VerifyOptions
-
-        return VerifyOptions(**{one.name: getattr(args, one.name) for one in fields(VerifyOptions)})
-
     derived: dict[str, Callable[[], Any]] = {
         "args": lambda: args,
         "parser": _build_parser,
         "settings": lambda: settings,
         "clock": lambda: wall_clock,
-        "elapsed": get_boot_clock,
-        "indicators": load_indicators,
-        "address": read_address,
+        "elapsed": lambda: read_boot_time_ms,
+        "address": lambda: parse_base_address(
+            settings.address if args.url is None else args.url, "--url"
+        ),
         "find_proxy": lambda: find_proxy,
         "api_key": settings.read_api_key,
-        "webhook_secret": settings.read_webhook_secret,
-        "notify_url": settings.read_notify_url,
-        "options": build_verify_options,
+        "webhook_secret": partial(settings.read_client_variable, WEBHOOK_SECRET_VARIABLE),
+        "notify_url": partial(settings.read_client_variable, NOTIFY_VARIABLE),
         "folder": lambda: args.folder if "folder" in args else args.state,
         "wall_clock": lambda: wall_clock,
         "now": lambda: wall_clock() if args.until is None else min(args.until, wall_clock()),

@@ -182,6 +182,8 @@ async def check_settings(case: Case) -> Findings:
         f"{set_variables or 'all by default'}; served at {settings.address}; "
         f"logs from level {settings.log_level}",
     )
+    if settings.address_hint is not None:
+        yield "warn", settings.address_hint
 
 
 async def check_prices(case: Case) -> Findings:
@@ -206,8 +208,7 @@ async def check_market(case: Case) -> Findings:
         yield grade, f"{text} (PostgreSQL {info.server_version}, {size})"
         yield Finding("ok", "computing", info.lock_holder or "no process at the moment")
     if grade == "ok":
-        case.market = await open_market(settings)
-        case.stack.push_async_callback(case.market.close)
+        case.market = await case.stack.enter_async_context(open_market(settings))
         case.snapshot = build_snapshot(await case.market.snapshot())
 
 
@@ -220,8 +221,7 @@ async def check_access(case: Case) -> Findings:
         # Opening a store migrates it. The empty one lets the other checks run without that.
         folder = case.stack.enter_context(tempfile.TemporaryDirectory())
         settings = Settings(database_url=SecretStr(f"sqlite:///{folder}/empty.db"))
-    case.access = await open_access(settings)
-    case.stack.push_async_callback(case.access.close)
+    case.access = await case.stack.enter_async_context(open_access(settings))
     known_id = None if case.market is None else await case.market.find_access_id()
     if grade == "ok" and known_id not in (None, await case.access.get_id()):
         yield "fix", describe_lost_keys(settings, IS_ANOTHER)
@@ -500,11 +500,6 @@ def _find_always(grade: Grade, text: str) -> Callable[[Case], Findings]:
     return find
 
 
-async def find_address_hint(case: Case) -> Findings:
-    """Say what address must be set."""
-    yield "warn", str(case.settings.address_hint)
-
-
 def _is_https(case: Case) -> bool:
     return case.settings.address.startswith("https://")
 
@@ -515,7 +510,6 @@ def _sells(case: Case) -> bool:
 
 CHECKS: Final = (
     Check("settings", lambda case: True, check_settings, True),
-    Check("settings", lambda case: case.settings.address_hint is not None, find_address_hint, True),
     Check(
         "oauth",
         lambda case: not can_serve_oauth(case.settings.address),

@@ -5,7 +5,6 @@ And `signals import`: turns files of bars as people have them into a folder of r
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from zoneinfo import ZoneInfo
 from compute.audit.audit import audit_market
 from compute.executor import find_executor
 from compute.hourly_pipeline import HourlyPipeline
-from compute.indicators.contract import Indicator
+from compute.indicators.registry import INDICATORS
 from compute.schedule import find_last_run
 from compute.signing.log_signer import load_key, move_key
 from compute.sources.files import FilesSource
@@ -48,9 +47,7 @@ from verifier.report import escape_unprintable
 COLUMNS = ("time", "clock", "open", "high", "low", "close", "volume")
 
 
-async def replay_bars(
-    settings: Settings, indicators: Sequence[Indicator], folder: Path, now: int
-) -> int:
+async def replay_bars(settings: Settings, folder: Path, now: int) -> int:
     """Compute a folder of bars into the store, up to the market time `now` (epoch ms)."""
     limit_malloc_arenas()
     open_executor = await find_executor(settings.dask_scheduler)
@@ -64,7 +61,7 @@ async def replay_bars(
             store,
             source,
             universe,
-            indicators,
+            INDICATORS,
             lambda: now,
             open_executor,
             sign_log=build_log_signer(settings, store, lambda: now).sign,
@@ -86,7 +83,7 @@ async def replay_bars(
     return 0
 
 
-async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> int:
+async def audit_store(settings: Settings) -> int:
     """Audit the store; print the checks and each finding.
 
     Return 1 if there are findings, 2 if there are none but some things could not be verified.
@@ -96,21 +93,17 @@ async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> in
     # Only the market data: they can be audited as a copy that contains no keys.
     await refuse_missing_market(settings)
     log_key = await asyncio.to_thread(load_key, settings.log_key_path)
-    store = await open_market(settings)
-    try:
+    async with open_market(settings) as store:
         with open_progress_bar("auditing") as on_progress:
             report = await audit_market(
-                store, universe, indicators, open_executor, on_progress, log_key
+                store, universe, INDICATORS, open_executor, on_progress, log_key
             )
-    finally:
-        await store.close()
     return print_findings(report.checked, report.findings, not_verifiable=report.not_verifiable)
 
 
 async def migrate_database(
     source: Settings,
     target: Settings,
-    indicators: Sequence[Indicator],
     clock: Clock,
 ) -> int:
     """Move a database; return 1 if the audit has findings.
@@ -123,22 +116,18 @@ async def migrate_database(
     open_executor = await find_executor(target.dask_scheduler)
     await refuse_missing_store(source)
     async with AsyncExitStack() as stack:
-        source_market = await open_market(source)
-        stack.push_async_callback(source_market.close)
-        target_market = await open_market(target)
-        stack.push_async_callback(target_market.close)
+        source_market = await stack.enter_async_context(open_market(source))
+        target_market = await stack.enter_async_context(open_market(target))
         with open_progress_bar("moving", fallback=ProgressLog("moving", clock)) as on_progress:
             await target_market.move_from(source_market, on_progress)
-        source_access = await open_access(source)
-        stack.push_async_callback(source_access.close)
-        target_access = await open_access(target)
-        stack.push_async_callback(target_access.close)
+        source_access = await stack.enter_async_context(open_access(source))
+        target_access = await stack.enter_async_context(open_access(target))
         await target_access.move_from(source_access)
         await target_market.record_access_id(await target_access.get_id())
         universe = load_universe(target.universe)
         with open_progress_bar("auditing", fallback=ProgressLog("auditing", clock)) as on_progress:
             report = await audit_market(
-                target_market, universe, indicators, open_executor, on_progress
+                target_market, universe, INDICATORS, open_executor, on_progress
             )
         print_findings(report.checked, report.findings, not_verifiable=report.not_verifiable)
         # Until `finish_move` nothing can compute on the target. Findings leave it in that state,
@@ -162,13 +151,10 @@ async def restart_log(settings: Settings, clock: Clock) -> int:
     if not await has_store(settings, "market"):
         await adopt_access(settings)
         echo("A new history begins: the market data were lost.")
-    market = await open_market(settings)
-    try:
+    async with open_market(settings) as market:
         await market.lock()
         signer = build_log_signer(settings, market, clock)
         vkey, archive = await signer.restart(datetime.fromtimestamp(clock() / 1000, UTC))
-    finally:
-        await market.close()
     if archive is not None:
         echo(f"The former key is in {archive}.")
     echo(

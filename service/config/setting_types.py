@@ -1,6 +1,7 @@
 """The types of settings. Each rejects a bad value with a message that says what it accepts."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,17 @@ ValueT = TypeVar("ValueT")
 def split_commas(text: str) -> tuple[str, ...]:
     """Split a comma-separated setting, without blanks and empty parts."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _expect(is_accepted: Callable[[str], object], expected: str) -> AfterValidator:
+    """Return a validator of texts; its message says what is expected."""
+
+    def validate(value: str) -> str:
+        if not is_accepted(value):
+            raise ValueError(expected)
+        return value
+
+    return AfterValidator(validate)
 
 
 def _parse_database_url(value: SecretStr) -> SecretStr:
@@ -51,19 +63,6 @@ def _is_postgres(url: str) -> bool:
     is_printable = unquote(parts.netloc.rpartition("@")[2] + parts.path).isprintable()
     is_plain = is_printable and not {"@", "/"} & set(parts.path[1:])
     return url.startswith(POSTGRES) and is_whole and is_plain
-
-
-def _validate_scheduler(value: str) -> str:
-    if not re.fullmatch(r"(tcp|tls)://[^\s/]+:\d+", value):
-        raise ValueError("expected tcp://HOST:PORT or tls://HOST:PORT")
-    return value
-
-
-def _validate_source(value: str) -> str:
-    is_folder = value.startswith("files:") and value != "files:"
-    if value not in ("simulated", "live") and not is_folder:
-        raise ValueError("expected simulated, live or files:DIR")
-    return value
 
 
 def _validate_webhook_secret(value: SecretStr) -> SecretStr:
@@ -98,15 +97,6 @@ def _validate_origins(value: str) -> str:
     return value
 
 
-def _parse_address(value: str) -> str:
-    if not _is_address(value):
-        raise ValueError(
-            "expected an address such as https://signals.example.com, optionally with a path, but "
-            "without user name, query or fragment"
-        )
-    return value.rstrip("/")
-
-
 def _is_address(value: str) -> bool:
     """Return whether paths can be appended to the address, and it has no user or password."""
     try:
@@ -129,16 +119,6 @@ def _parse_mailbox(value: str) -> str:
     return normalize_email(value, accepts_special_use=True)
 
 
-def _parse_name(value: str) -> str:
-    # Shown in pages, mails and messages, where other characters could hide or reorder text.
-    if len(value) > MAX_NAME_CHARS or not value.isprintable():
-        raise ValueError(
-            f"expected one line of at most {MAX_NAME_CHARS} printable characters, such as "
-            "Example Ltd"
-        )
-    return value
-
-
 def _parse_contact(value: str) -> str:
     if _is_page(value):
         return value
@@ -149,15 +129,6 @@ def _parse_contact(value: str) -> str:
             "expected an e-mail address such as support@signals.example, without mailto:, or the "
             "https:// address of a page, such as https://signals.example/support"
         ) from None
-
-
-def _validate_page(value: str) -> str:
-    if not _is_page(value):
-        raise ValueError(
-            "expected the https:// address of a page, such as https://signals.example/terms, "
-            "without user name, and with other characters than ASCII percent-encoded"
-        )
-    return value
 
 
 def _is_page(value: str) -> bool:
@@ -172,26 +143,57 @@ def _is_page(value: str) -> bool:
         return False
 
 
-def _parse_limit(value: object) -> object:
-    return Limit.parse(value) if isinstance(value, str) else value
-
-
-def _parse_optional(value: object) -> object:
-    return value.strip() or None if isinstance(value, str) else value
-
-
-EmptyAsNone = Annotated[ValueT | None, BeforeValidator(_parse_optional)]
-Address = Annotated[str, AfterValidator(_parse_address)]
+EmptyAsNone = Annotated[
+    ValueT | None,
+    BeforeValidator(lambda value: value.strip() or None if isinstance(value, str) else value),
+]
+Address = Annotated[
+    str,
+    _expect(
+        _is_address,
+        "expected an address such as https://signals.example.com, optionally with a path, but "
+        "without user name, query or fragment",
+    ),
+    AfterValidator(lambda value: value.rstrip("/")),
+]
 Contact = Annotated[str, AfterValidator(_parse_contact)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_parse_database_url)]
 Hosts = Annotated[str, AfterValidator(_validate_hosts)]
 Mailbox = Annotated[str, AfterValidator(_parse_mailbox)]
-OperatorName = Annotated[str, AfterValidator(_parse_name)]
+# Shown in pages, mails and messages, where other characters could hide or reorder text.
+OperatorName = Annotated[
+    str,
+    _expect(
+        lambda value: len(value) <= MAX_NAME_CHARS and value.isprintable(),
+        f"expected one line of at most {MAX_NAME_CHARS} printable characters, such as Example Ltd",
+    ),
+]
 Origins = Annotated[str, AfterValidator(_validate_origins)]
-PageUrl = Annotated[str, AfterValidator(_validate_page)]
+PageUrl = Annotated[
+    str,
+    _expect(
+        _is_page,
+        "expected the https:// address of a page, such as https://signals.example/terms, without "
+        "user name, and with other characters than ASCII percent-encoded",
+    ),
+]
 Proxies = Annotated[str, AfterValidator(_validate_proxies)]
-Scheduler = Annotated[str, AfterValidator(_validate_scheduler)]
+Scheduler = Annotated[
+    str,
+    _expect(
+        re.compile(r"(tcp|tls)://[^\s/]+:\d+").fullmatch,
+        "expected tcp://HOST:PORT or tls://HOST:PORT",
+    ),
+]
 SmtpUrl = Annotated[SecretStr, AfterValidator(_validate_smtp_url)]
-Source = Annotated[str, AfterValidator(_validate_source)]
-ThrottleLimit = Annotated[Limit, BeforeValidator(_parse_limit)]
+Source = Annotated[
+    str,
+    _expect(
+        re.compile("simulated|live|files:.+", re.DOTALL).fullmatch,
+        "expected simulated, live or files:DIR",
+    ),
+]
+ThrottleLimit = Annotated[
+    Limit, BeforeValidator(lambda value: Limit.parse(value) if isinstance(value, str) else value)
+]
 WebhookSecret = Annotated[SecretStr, AfterValidator(_validate_webhook_secret)]

@@ -285,7 +285,7 @@ class Settings(BaseModel):
     @classmethod
     def read_api_key(cls) -> str:
         """Return the API key for commands that call a service, empty if none is set."""
-        api_key = os.environ.get(API_KEY_VARIABLE, "").strip()
+        api_key = cls.read_client_variable(API_KEY_VARIABLE)
         if not (api_key.isascii() and api_key.isprintable()):
             raise SettingsError(
                 f"{API_KEY_VARIABLE} contains invalid characters: set it to the key as it was shown"
@@ -293,14 +293,9 @@ class Settings(BaseModel):
         return api_key
 
     @classmethod
-    def read_webhook_secret(cls) -> str:
-        """Return the secret that signs followed rows, empty if none is set."""
-        return os.environ.get(WEBHOOK_SECRET_VARIABLE, "")
-
-    @classmethod
-    def read_notify_url(cls) -> str:
-        """Return the address of Apprise that gets messages, empty if none is set."""
-        return os.environ.get(NOTIFY_VARIABLE, "").strip()
+    def read_client_variable(cls, variable: str) -> str:
+        """Return a variable for commands that call a service, empty if it is not set."""
+        return os.environ.get(variable, "").strip()
 
     @property
     def is_sqlite(self) -> bool:
@@ -342,11 +337,7 @@ class Settings(BaseModel):
     @property
     def log_key_path(self) -> Path:
         """The file with the key that signs the log of the feed."""
-        if self.log_key_file is not None:
-            return self.log_key_file
-        if not self.is_sqlite:
-            return Path("signals-log-key.json")
-        return self.market_path.with_name(self.market_path.name + "-log-key.json")
+        return self.log_key_file or self._place(self.market_path, "-log-key.json")
 
     @property
     def log_origin(self) -> str:
@@ -356,17 +347,20 @@ class Settings(BaseModel):
     @property
     def venues_folder(self) -> Path:
         """The folder where the live source caches the venues' listings between restarts."""
-        # Only a cache: with PostgreSQL it is in the working directory of each process.
-        if not self.is_sqlite:
-            return Path("signals-venues")
-        return self.market_path.with_name(self.market_path.name + "-venues")
+        return self._place(self.market_path, "-venues")
 
     @property
     def outbox_folder(self) -> Path:
         """The folder where mail is written if no SMTP server is set."""
-        if not self.is_sqlite:
-            return Path("signals-outbox")
-        return self._simulated_path.with_name(self._simulated_path.name + "-outbox")
+        return self._place(self._simulated_path, "-outbox")
+
+    def _place(self, database: Path, suffix: str) -> Path:
+        """Return the path beside a SQLite file; with PostgreSQL it is in the working directory."""
+        return (
+            database.with_name(database.name + suffix)
+            if self.is_sqlite
+            else Path(f"signals{suffix}")
+        )
 
     @property
     def bars_folder(self) -> Path | None:

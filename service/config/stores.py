@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import structlog
 
 from service.config.settings import Settings
+from store import opening
 from store.errors import StoreError, UnreachableError
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
@@ -61,26 +62,32 @@ async def retry_until_reached(
                 answering = None
 
 
-async def open_market(settings: Settings) -> "MarketStore":
-    """Open the store of market data; create it if it is missing."""
-    if settings.is_sqlite:
-        from store.opening import open_sqlite_market
+@asynccontextmanager
+async def open_market(settings: Settings) -> "AsyncIterator[MarketStore]":
+    """Open the store of market data for the block; create it if it is missing."""
+    store = await (
+        opening.open_sqlite_market(settings.market_path)
+        if settings.is_sqlite
+        else opening.open_postgres_market(settings.database_url.get_secret_value())
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
 
-        return await open_sqlite_market(settings.market_path)
-    from store.opening import open_postgres_market
 
-    return await open_postgres_market(settings.database_url.get_secret_value())
-
-
-async def open_access(settings: Settings) -> AccessStore:
-    """Open the store of keys; create it if it is missing."""
-    if settings.is_sqlite:
-        from store.opening import open_sqlite_access
-
-        return await open_sqlite_access(settings.access_path)
-    from store.opening import open_postgres_access
-
-    return await open_postgres_access(settings.database_url.get_secret_value())
+@asynccontextmanager
+async def open_access(settings: Settings) -> AsyncIterator[AccessStore]:
+    """Open the store of keys for the block; create it if it is missing."""
+    store = await (
+        opening.open_sqlite_access(settings.access_path)
+        if settings.is_sqlite
+        else opening.open_postgres_access(settings.database_url.get_secret_value())
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 @asynccontextmanager
@@ -98,21 +105,18 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
         raise StoreError(_describe_lost_market(settings, trace))
     if (warning := describe_remote_file_system(settings)) is not None:
         log.warning("remote_file_system", why=warning)
-    async with AsyncExitStack() as stack:
-        access = await open_access(settings)
-        stack.push_async_callback(access.close)
+    async with open_access(settings) as access:
         is_lost = not has_market and not has_other_market(settings)
         if is_lost and await access.list_keys():
             raise StoreError(_describe_lost_market(settings, "there are keys to read them"))
-        market = await open_market(settings)
-        stack.push_async_callback(market.close)
-        access_id, known_id = await access.get_id(), await market.find_access_id()
-        # A store of an earlier version, or a new one, knows none yet.
-        if known_id is None:
-            await market.record_access_id(access_id)
-        elif known_id != access_id:
-            raise StoreError(describe_lost_keys(settings, IS_ANOTHER))
-        yield market, access
+        async with open_market(settings) as market:
+            access_id, known_id = await access.get_id(), await market.find_access_id()
+            # A store of an earlier version, or a new one, knows none yet.
+            if known_id is None:
+                await market.record_access_id(access_id)
+            elif known_id != access_id:
+                raise StoreError(describe_lost_keys(settings, IS_ANOTHER))
+            yield market, access
 
 
 def describe_remote_file_system(settings: Settings) -> str | None:
@@ -147,11 +151,7 @@ def find_market_trace(settings: Settings) -> str | None:
 
 async def adopt_access(settings: Settings) -> None:
     """Make the present store of keys, or a new empty one, belong to the market data."""
-    async with AsyncExitStack() as stack:
-        access = await open_access(settings)
-        stack.push_async_callback(access.close)
-        market = await open_market(settings)
-        stack.push_async_callback(market.close)
+    async with open_access(settings) as access, open_market(settings) as market:
         await market.record_access_id(await access.get_id())
 
 
