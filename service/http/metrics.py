@@ -114,12 +114,24 @@ class Metrics:
         }
         self._durations = {tool: durations.labels(tool) for tool in tools}
         self._ended_calls: list[tuple[str, str, float]] = []
-        self._runs = Histogram(
+        # Each takes a number, and counts it.
+        self.on_run = Histogram(
             "signals_run_duration_seconds",
             "Time of an hourly run's first batch, from fetch to commit.",
             buckets=RUN_BUCKETS_S,
             registry=registry,
-        )
+        ).observe
+        self.on_calls_dropped = Counter(
+            "signals_dropped_log_calls",
+            "Calls missing in the call logs of keys, because the store failed.",
+            registry=registry,
+        ).inc
+        self.on_lag = Histogram(
+            "signals_event_loop_lag_seconds",
+            "Sampled delay of the event loop: how much too late a sleep ends.",
+            buckets=LAG_BUCKETS_S,
+            registry=registry,
+        ).observe
         rows = Counter(
             "signals_feed_rows", "Rows written to the feed, by tier.", ["tier"], registry=registry
         )
@@ -154,17 +166,6 @@ class Metrics:
             each: mails.labels(each) for each in ("sent", "failed", "delayed", "refused")
         }
         self._failing = c_bool() if failing is None else failing
-        self._dropped_calls = Counter(
-            "signals_dropped_log_calls",
-            "Calls missing in the call logs of keys, because the store failed.",
-            registry=registry,
-        )
-        self._lag = Histogram(
-            "signals_event_loop_lag_seconds",
-            "Sampled delay of the event loop: how much too late a sleep ends.",
-            buckets=LAG_BUCKETS_S,
-            registry=registry,
-        )
 
     def on_call(self, tool: str, outcome: str, seconds: float) -> None:
         """Count a tool call before the next turn of the event loop."""
@@ -179,10 +180,6 @@ class Metrics:
             self._calls[tool, outcome].inc(number)
         for tool in {call[0] for call in ended}:
             self._durations[tool].observe_all([call[2] for call in ended if call[0] == tool])
-
-    def on_run(self, seconds: float) -> None:
-        """Count an hourly run."""
-        self._runs.observe(seconds)
 
     def on_commit(self, batch: Batch) -> None:
         """Count the feed rows that a batch published, and the bars that were held back."""
@@ -214,14 +211,6 @@ class Metrics:
     def on_failing(self, are_failing: bool) -> None:
         """Note whether runs fail; /readyz fails meanwhile."""
         self._failing.value = are_failing
-
-    def on_calls_dropped(self, count: int) -> None:
-        """Count calls that the log of their keys gave up."""
-        self._dropped_calls.inc(count)
-
-    def on_lag(self, seconds: float) -> None:
-        """Count one sample of the event loop's lag."""
-        self._lag.observe(seconds)
 
 
 @contextmanager

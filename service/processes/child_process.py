@@ -8,13 +8,13 @@ import asyncio
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from signal import SIG_BLOCK, SIG_SETMASK, SIGHUP, SIGINT, pthread_sigmask
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -43,24 +43,15 @@ class ParentReporter:
 
     def __init__(self, parent: Connection) -> None:
         self._parent: Final = parent
-
-    def on_run(self, seconds: float) -> None:
-        """Report an hourly run."""
-        self.send("run", seconds)
+        self.on_run = partial(self.send, "run")
+        self.on_checkpoint = partial(self.send, "checkpoint")
+        self.on_failing = partial(self.send, "failing")
 
     def on_commit(self, batch: "Batch") -> None:
         """Report the numbers of rows that a batch wrote."""
         from store.change_table import count_rows
 
         self.send("rows", *count_rows(batch))
-
-    def on_checkpoint(self, outcome: str) -> None:
-        """Report a checkpoint of the log."""
-        self.send("checkpoint", outcome)
-
-    def on_failing(self, are_failing: bool) -> None:
-        """Report whether runs fail."""
-        self.send("failing", are_failing)
 
     @contextmanager
     def open_bar(self, label: str, fallback: OnProgress) -> Iterator[OnProgress]:
@@ -123,7 +114,7 @@ def run_child(
         parent.send("failed", error)
 
 
-class ChildProcess:
+class ChildProcess(AbstractContextManager["ChildProcess"]):
     """A child process; restarted if it is killed, and stopped at the end of a `with` block."""
 
     def __init__(
@@ -146,10 +137,6 @@ class ChildProcess:
             "bar_closed": self._bar.close,
         }
         self._start()
-
-    def __enter__(self) -> Self:
-        """Return the handle."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Terminate the process, and wait until it has closed its stores."""

@@ -7,6 +7,7 @@ Requests are signed as Standard Webhooks does: HMAC-SHA256 over id, timestamp an
 import asyncio
 import base64
 import binascii
+import ctypes
 import hmac
 import json
 import logging
@@ -104,9 +105,6 @@ def hide_argument(text: str) -> None:
     """
     if not text:
         return
-    # Only here, because it loads slowly.
-    import ctypes
-
     secret = os.fsencode(text)
     try:
         words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from compute.signing.log_signer import build_cosigner, cosign
 from schemas.errors import OperatorError
-from service.commands.verify import VerifyOptions, verify_service
+from service.commands.verify import verify_service
 from tests.doubles.published_log import (
     API_KEY,
     FIRST,
@@ -79,9 +79,7 @@ class Customer:
 
     async def verify(self, **options: object) -> tuple[int, str]:
         now = int(self.operator.now.timestamp() * 1000)
-        status = await verify_service(
-            self.address, API_KEY, self.folder, VerifyOptions(**options), lambda: now
-        )
+        status = await verify_service(self.address, API_KEY, self.folder, lambda: now, **options)
         return status, re.sub(r"^.*request_id.*\n", "", self.capture.readouterr().out, flags=re.M)
 
 

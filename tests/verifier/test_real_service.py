@@ -16,7 +16,7 @@ from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.signing.log_signer import LogSigner
 from compute.signing.witnesses import Witness, Witnesses
-from service.commands.verify import VerifyOptions, verify_proof
+from service.commands.verify import verify_proof
 from store.opening import open_sqlite_market
 from tests.doubles.scripted_source import ALTERNATING
 from tests.doubles.witness import open_witness
@@ -135,8 +135,12 @@ async def test_a_proof_of_the_service_is_verified_without_it(
         proof = await served.get_api(f"/log/proof?id={row['id']}")
         assert proof.status_code == 200
         (tmp_path / "row.json").write_text(json.dumps(row))
-        options = VerifyOptions(rows=tmp_path / "row.json", vkey=key)
-        report = verify_proof(InclusionProof.parse(proof.text), Record(tmp_path / "none"), options)
+        report = verify_proof(
+            InclusionProof.parse(proof.text),
+            Record(tmp_path / "none"),
+            rows=tmp_path / "row.json",
+            vkey=key,
+        )
         assert (report.status, report.checked["rows in the log"]) == (0, 1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tlog_scales.backend import LocalBackend
 from tlog_scales.reader import TilesReader
 
-from service.commands.verify import VerifyOptions, find_verify_folder, verify_service
+from service.commands.verify import find_verify_folder, verify_service
 from tests.doubles.published_log import API_KEY, PublishedLog, make_row, serve_log
 from tests.support.signals_command import run_signals
 from tests.verifier.test_tree import Witness
@@ -34,8 +34,8 @@ async def run(log, tmp_path, capsys):
                 address,
                 api_key,
                 tmp_path / "state",
-                VerifyOptions(**options),
                 lambda: int(log.now.timestamp() * 1000),
+                **options,
             )
             # The double logs its requests to the same place.
             printed = re.sub(r"^.*request_id.*\n", "", capsys.readouterr().out, flags=re.M)
