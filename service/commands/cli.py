@@ -98,17 +98,9 @@ async def _run_command(args: Namespace) -> int:
         settings = settings.model_copy(update={"source": "live"})
     module, _, name = (args.run if isinstance(args.run, str) else args.run(args)).partition(":")
     function = getattr(import_module(module), name)
-    values = _list_values(args, settings)
-    # A parameter without a value keeps its default, such as the clock of a test.
-    names = inspect.signature(function).parameters
-    given = {name: values[name]() for name in names if name in values}
-    status = function(**given)
-    return int(await status if inspect.isawaitable(status) else status)
-
-
-def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[], Any]]:
-    """Return what parameters of a command's function get, by their names."""
-    derived: dict[str, Callable[[], Any]] = {
+    # What the parameters of the function get, by their names.
+    values: dict[str, Callable[[], Any]] = {
+        **{name: partial(getattr, args, name) for name in vars(args)},
         "args": lambda: args,
         "parser": _build_parser,
         "settings": lambda: settings,
@@ -129,7 +121,11 @@ def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[
         "expires_at": lambda: None if args.expires is None else args.expires(wall_clock()),
         "overlap_ms": lambda: args.overlap * HOUR_MS,
     }
-    return {name: partial(getattr, args, name) for name in vars(args)} | derived
+    # A parameter without a value keeps its default, such as the clock of a test.
+    names = inspect.signature(function).parameters
+    given = {name: values[name]() for name in names if name in values}
+    status = function(**given)
+    return int(await status if inspect.isawaitable(status) else status)
 
 
 def parse_base_address(text: str, option: str) -> str:
@@ -178,8 +174,9 @@ def _build_parser() -> ArgumentParser:
     for command in COMMANDS:
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
-            grouped = commands.add_parser(group, help=GROUPS[group])
-            groups[group] = grouped.add_subparsers(required=True, metavar="ACTION")
+            groups[group] = commands.add_parser(group, help=GROUPS[group]).add_subparsers(
+                required=True, metavar="ACTION"
+            )
         added = groups[group].add_parser(
             name, help=command.help_text, description=command.help_text
         )

@@ -118,8 +118,9 @@ def query_option(
 ) -> Option:
     """Return an option that is an argument of a call, unchecked unless it has choices."""
     text = f"{help_text}: {', '.join(choices)}" if choices else help_text
-    name = "--" + parameter.replace("_", "-")
-    return option(name, help_text=text, metavar=metavar, choices=choices)
+    return option(
+        "--" + parameter.replace("_", "-"), help_text=text, metavar=metavar, choices=choices
+    )
 
 
 def read_command(
@@ -133,8 +134,9 @@ def read_command(
     """Return a command that reads a service; `fixed` has the arguments that it always sends."""
     parameters = [names[0][2:].replace("-", "_") for names, _, _ in query_options]
     defaults = {"view": name, "parameters": parameters, "fixed": dict(fixed or {})}
-    options = (*query_options, *READ_OPTIONS, *others)
-    return Command(name, help_text, run, options, defaults=defaults)
+    return Command(
+        name, help_text, run, (*query_options, *READ_OPTIONS, *others), defaults=defaults
+    )
 
 
 def choose_server(args: Namespace) -> str:
@@ -144,12 +146,6 @@ def choose_server(args: Namespace) -> str:
     if args.single_process:
         raise SettingsError("--single-process and --workers N exclude each other: choose one")
     return "service.commands.serve:serve_with_workers"
-
-
-def choose_doctor(args: Namespace) -> str:
-    """Return the checks of the service, or those of the universe file."""
-    name = "doctor_venues:check_universe" if args.universe else "doctor:run_doctor"
-    return f"service.commands.{name}"
 
 
 def choose_feed(args: Namespace) -> str:
@@ -363,7 +359,11 @@ COMMANDS: Final = (
     Command(
         "doctor",
         "check settings, stores, source, billing and mail",
-        choose_doctor,
+        lambda args: (
+            "service.commands.doctor_venues:check_universe"
+            if args.universe
+            else "service.commands.doctor:run_doctor"
+        ),
         (
             option(
                 "--universe",

@@ -128,9 +128,9 @@ async def run_compute_process(
                 from service.http.metrics import Metrics
 
                 observer = metrics = Metrics(CALL_NAMES, metrics_server.failing)
-                readiness = build_readiness(resources, metrics)
-                serving = metrics_server.serve_metrics(metrics, readiness)
-                await stack.enter_async_context(serving)
+                await stack.enter_async_context(
+                    metrics_server.serve_metrics(metrics, build_readiness(resources, metrics))
+                )
             if computes:
                 await run_jobs(
                     settings,
@@ -163,18 +163,20 @@ async def run_jobs(
     from service.http.resources import run_maintenance
 
     has_checked, has_opened = asyncio.Event(), asyncio.Event()
-    maintaining = run_maintenance(settings, resources, clock, elapsed, has_checked.set)
-    async with run_in_background(maintaining) as maintenance:
+    async with run_in_background(
+        run_maintenance(settings, resources, clock, elapsed, has_checked.set)
+    ) as maintenance:
         await has_checked.wait()
-        computing = run_compute(
-            settings,
-            resources.market,
-            make_steady(clock, elapsed, COMPUTE_HOLD_MS),
-            observer,
-            on_open=has_opened.set,
-            open_bar=open_bar,
-        )
-        async with run_in_background(computing):
+        async with run_in_background(
+            run_compute(
+                settings,
+                resources.market,
+                make_steady(clock, elapsed, COMPUTE_HOLD_MS),
+                observer,
+                on_open=has_opened.set,
+                open_bar=open_bar,
+            )
+        ):
             await has_opened.wait()
             on_open()
             await asyncio.shield(maintenance)
@@ -199,14 +201,15 @@ async def run_compute(
     open_executor = await find_executor(settings.dask_scheduler)
     failures = FailureLog()
     source: Source | None = None
-    opening_signer = open_log_signer(settings, market, clock, observer.on_checkpoint)
-    async with opening_signer as signer, AsyncExitStack() as stack:
+    async with (
+        open_log_signer(settings, market, clock, observer.on_checkpoint) as signer,
+        AsyncExitStack() as stack,
+    ):
         # After a takeover the store may name another origin or venue, so the source is reopened.
         async def reopen_source() -> OpenPipeline:
             nonlocal source
             await stack.aclose()
-            opening = open_source(settings, universe, market, clock)
-            source = await stack.enter_async_context(opening)
+            source = await stack.enter_async_context(open_source(settings, universe, market, clock))
             return partial(
                 HourlyPipeline.open,
                 market,
@@ -232,9 +235,13 @@ async def run_compute(
         except LockTakenError as error:
             echo(f"Standing by to take over when the other process stops: {error}.")
         else:
-            is_long = settings.source == LiveSource.name
             catch_up = CatchUp(
-                pipeline, market, clock, failures, observer.on_failing, is_long=is_long
+                pipeline,
+                market,
+                clock,
+                failures,
+                observer.on_failing,
+                is_long=settings.source == LiveSource.name,
             )
         on_open()
 
@@ -335,9 +342,20 @@ class CatchUp:
         began = perf_counter()
         try:
             written = await self._pipeline.run_until(self._pipeline.due_hour, on_progress)
-            await self._build_histories()
+            # Build the missing histories until their venues have failed, or the hourly loop is due.
+            while (
+                self._pipeline.untried_tickers
+                and self._pipeline.has_time_to_build
+                and not self._pipeline.pending_tickers
+            ):
+                await self._pipeline.build_history()
+                total = self._pipeline.asset_count
+                self._on_progress(total - len(self._pipeline.building_tickers), total)
+                await asyncio.sleep(BUILD_STEP_S)
         except asyncio.CancelledError:
-            await self._report_stopped()
+            reached = (await self._market.progress()).market_time
+            begin = "from the beginning" if reached is None else f"from {format_instant(reached)}"
+            echo(f"Stopped while {self._activity}. The next start continues {begin}.")
             raise
         except LockTakenError as error:
             log.warning("lock_lost", reason=str(error))
@@ -366,17 +384,6 @@ class CatchUp:
             echo("The history is complete.")
         return self._pipeline
 
-    async def _build_histories(self) -> None:
-        """Build the missing histories until their venues have failed, or the hourly loop is due."""
-        pipeline = self._pipeline
-        while (
-            pipeline.untried_tickers and pipeline.has_time_to_build and not pipeline.pending_tickers
-        ):
-            await pipeline.build_history()
-            total = pipeline.asset_count
-            self._on_progress(total - len(pipeline.building_tickers), total)
-            await asyncio.sleep(BUILD_STEP_S)
-
     async def wait_until_ready(self, open_bar: OpenProgressBar) -> None:
         """Wait until catching up is done, only briefly if a snapshot exists or it takes long."""
         if self._is_building:
@@ -402,10 +409,3 @@ class CatchUp:
         missing = len(self._pipeline.building_tickers)
         total = self._pipeline.asset_count
         return f", {total - missing} of {total} assets" if missing else ""
-
-    async def _report_stopped(self) -> None:
-        market_time = (await self._market.progress()).market_time
-        progress = (
-            "from the beginning" if market_time is None else f"from {format_instant(market_time)}"
-        )
-        echo(f"Stopped while {self._activity}. The next start continues {progress}.")

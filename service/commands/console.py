@@ -70,15 +70,11 @@ class ProgressLog:
         """Print the share that is done, if it reached a twentieth or another tenth."""
         tenths = 10 * done // max(total, 1)
         if 0 < total <= 20 * done and tenths > self._reported_tenths:
-            left = self._format_time_left(done, total)
+            # At the current pace; nothing below half a minute.
+            minutes = round((self._clock() - self._began_at) * (total - done) // done / MINUTE_MS)
+            left = f", about {minutes} min left" if minutes else ""
             echo(f"{self._label}: {100 * done // total}%{left}{self._describe()}")
             self._reported_tenths = tenths
-
-    def _format_time_left(self, done: int, total: int) -> str:
-        """Return the remaining time at the current pace, empty if below half a minute."""
-        remaining_ms = (self._clock() - self._began_at) * (total - done) // done
-        minutes = round(remaining_ms / MINUTE_MS)
-        return f", about {minutes} min left" if minutes else ""
 
 
 # Ok, warn (look at it) or fix (the operator must act).

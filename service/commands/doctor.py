@@ -159,8 +159,13 @@ async def run_doctor_process(timeout_s: float, *arguments: str) -> list[Finding]
         async with asyncio.timeout(timeout_s):
             output, errors = await process.communicate()
     except TimeoutError:
-        text = f"the checks took longer than {timeout_s:g} s: run `signals doctor` in a shell"
-        return [Finding("warn", "doctor", text)]
+        return [
+            Finding(
+                "warn",
+                "doctor",
+                f"the checks took longer than {timeout_s:g} s: run `signals doctor` in a shell",
+            )
+        ]
     finally:
         if process.returncode is None:
             process.kill()
@@ -202,8 +207,9 @@ async def check_market(case: Case) -> Findings:
         from store.postgres.market_engine import load_database_info
         from store.postgres.schema import SCHEMAS
 
-        url = settings.database_url.get_secret_value()
-        info = await load_database_info(url, SCHEMAS["market"][0])
+        info = await load_database_info(
+            settings.database_url.get_secret_value(), SCHEMAS["market"][0]
+        )
         size = f"{info.size_bytes / 2**20:.0f} MiB"
         yield grade, f"{text} (PostgreSQL {info.server_version}, {size})"
         yield Finding("ok", "computing", info.lock_holder or "no process at the moment")
@@ -389,8 +395,10 @@ async def check_billing(case: Case) -> Findings:
         yield "fix", f"{label}: {error}"
         return
     if reason is not None:
-        text = f"{label}: the payment processor is not responding, so no one can buy ({reason})"
-        yield "warn", text
+        yield (
+            "warn",
+            f"{label}: the payment processor is not responding, so no one can buy ({reason})",
+        )
         return
     yield "ok", label
     if provider.name == "stripe":
@@ -408,8 +416,7 @@ async def check_operator(case: Case) -> Findings:
     names = ("operator_name", "operator_contact", "terms_url", "privacy_url")
     missing = [PREFIX + name.upper() for name in names if getattr(settings, name) is None]
     if missing:
-        text = f"buyers do not see whom they pay and on what terms: set {', '.join(missing)}"
-        yield "warn", text
+        yield "warn", f"buyers do not see whom they pay and on what terms: set {', '.join(missing)}"
     else:
         yield "ok", f"{settings.operator_name}, {settings.operator_contact}"
 
@@ -450,8 +457,11 @@ async def check_notices(case: Case) -> Findings:
     for name, hint in NOTICE_HINTS.items():
         notice = notices.get(name)
         if notice is not None and case.clock() - notice.at <= DAY_MS:
-            text = f"{name} at {format_instant(notice.at)} ({notice.detail}): {hint}"
-            yield Finding("warn", name.split()[0], text)
+            yield Finding(
+                "warn",
+                name.split()[0],
+                f"{name} at {format_instant(notice.at)} ({notice.detail}): {hint}",
+            )
 
 
 async def check_backup(case: Case) -> Findings:

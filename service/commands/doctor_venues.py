@@ -116,8 +116,20 @@ async def _examine_live_source(
                 universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
             )
             await source.open()
-            for finding in _check_clocks(await source.measure_skews_ms()):
-                yield finding
+            skews_ms = await source.measure_skews_ms()
+            verdict = judge_clocks(skews_ms)
+            if not skews_ms:
+                text = "no venue reported its time, so this machine's clock is not checked"
+                yield Finding("warn", "clock", text)
+            elif verdict.problem is not None:
+                yield Finding("fix", "clock", verdict.problem)
+            else:
+                count, total = len(skews_ms) - len(verdict.wrong_skews_ms), len(skews_ms)
+                text = f"{count} of {total} venues that reported their time confirm this machine's"
+                yield Finding("ok", "clock", text)
+                for name, skew_ms in sorted(verdict.wrong_skews_ms.items()):
+                    text = f"{describe_clock(name, skew_ms)}, so it is not believed"
+                    yield Finding("warn", "clock", text)
             answering = [source.get_answering_venue(one.ticker) for one in universe.tracked_assets]
             chosen: dict[str, Listing | None] = {}
             for asset in universe.tracked_assets:
@@ -215,23 +227,6 @@ def _check_venue(universe: Universe, venue: str, listed: Listed, now: int) -> Fi
     if not counts:
         return Finding("ok", "venue", f"{venue} has no open listing in the universe file")
     return Finding("ok", "venue", f"{venue} lists all of {', '.join(counts)}")
-
-
-def _check_clocks(skews_ms: Mapping[str, float]) -> Iterator[Finding]:
-    """Yield whether the venues confirm this machine's clock, and whose clocks are wrong."""
-    if not skews_ms:
-        text = "no venue reported its time, so this machine's clock is not checked"
-        yield Finding("warn", "clock", text)
-        return
-    verdict = judge_clocks(skews_ms)
-    if verdict.problem is not None:
-        yield Finding("fix", "clock", verdict.problem)
-        return
-    count = len(skews_ms) - len(verdict.wrong_skews_ms)
-    text = f"{count} of {len(skews_ms)} venues that reported their time confirm this machine's"
-    yield Finding("ok", "clock", text)
-    for name, skew_ms in sorted(verdict.wrong_skews_ms.items()):
-        yield Finding("warn", "clock", f"{describe_clock(name, skew_ms)}, so it is not believed")
 
 
 def _check_coverage(
@@ -341,13 +336,18 @@ async def check_universe(settings: Settings, clock: Clock) -> int:
     universe, now = load_universe(settings.universe), clock() // 1000
     names = {one.venue for asset in universe.tracked_assets for one in asset.listings}
     # With all candidates as listings, because a client keeps only listed symbols.
-    assets = tuple(
-        asset.model_copy(update={"fallbacks": (*asset.fallbacks, *_list_candidates(asset, names))})
-        for asset in universe.tracked_assets
+    wanted = Universe(
+        assets=tuple(
+            asset.model_copy(
+                update={"fallbacks": (*asset.fallbacks, *_list_candidates(asset, names))}
+            )
+            for asset in universe.tracked_assets
+        ),
+        renamed_on=universe.renamed_on,
     )
-    wanted = Universe(assets=assets, renamed_on=universe.renamed_on)
-    no_key = VenueError(f"set {ALPACA_KEY_SETTINGS}")
-    lists: dict[str, Listed] = dict.fromkeys(sorted(names), no_key)
+    lists: dict[str, Listed] = dict.fromkeys(
+        sorted(names), VenueError(f"set {ALPACA_KEY_SETTINGS}")
+    )
     with (
         TemporaryDirectory() as folder,
         open_progress_bar("lists of markets", ProgressLog("lists of markets", clock)) as progress,

@@ -153,8 +153,9 @@ async def restart_log(settings: Settings, clock: Clock) -> int:
         echo("A new history begins: the market data were lost.")
     async with open_market(settings) as market:
         await market.lock()
-        signer = build_log_signer(settings, market, clock)
-        vkey, archive = await signer.restart(datetime.fromtimestamp(clock() / 1000, UTC))
+        vkey, archive = await build_log_signer(settings, market, clock).restart(
+            datetime.fromtimestamp(clock() / 1000, UTC)
+        )
     if archive is not None:
         echo(f"The former key is in {archive}.")
     echo(
@@ -187,15 +188,18 @@ def import_bars(settings: Settings, args: Namespace) -> int:
     if unknown := [name for name in formats.columns if name not in COLUMNS]:
         raise SettingsError(f"--columns has no {unknown[0]!r}; it names {', '.join(COLUMNS)}")
     splits = [_parse_pair(text, ":", "2024-06-10:10") for text in args.split]
-    options = ImportOptions(
-        args.ticker,
-        formats,
-        args.stamp,
-        args.repeated,
-        {_parse_day(day): _parse_ratio(ratio) for day, ratio in splits},
-        frozenset(map(_parse_day, args.accept_jump)),
+    bars = BarImport(
+        args.to,
+        load_universe(settings.universe),
+        ImportOptions(
+            args.ticker,
+            formats,
+            args.stamp,
+            args.repeated,
+            {_parse_day(day): _parse_ratio(ratio) for day, ratio in splits},
+            frozenset(map(_parse_day, args.accept_jump)),
+        ),
     )
-    bars = BarImport(args.to, load_universe(settings.universe), options)
     for path in args.paths:
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
             bars.read(file)

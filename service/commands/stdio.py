@@ -7,6 +7,7 @@ the service does not answer with MCP, the host gets an error that says why.
 import asyncio
 import os
 import sys
+from contextlib import suppress
 
 import anyio
 import structlog
@@ -26,7 +27,6 @@ from mcp_types import (
     JSONRPCError,
     JSONRPCRequest,
     JSONRPCResponse,
-    RequestId,
     jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
@@ -66,27 +66,33 @@ class RemoteEndpoint:
             return self._build_failure(request, str(error))
         if SESSION_HEADER in response.headers:
             self._session = {SESSION_HEADER: response.headers[SESSION_HEADER]}
-        rpc_response = _parse_rpc_response(response.content, request.id)
-        if rpc_response is None:
-            return self._build_failure(request, str(self.client.describe_refusal(response)))
-        return rpc_response
+        with suppress(ValidationError):
+            message = jsonrpc_message_adapter.validate_json(response.content)
+            if isinstance(message, JSONRPCResponse | JSONRPCError):
+                # The service answers a malformed request with a null id, but the host has its own.
+                return message.model_copy(update={"id": request.id})
+        return self._build_failure(request, str(self.client.describe_refusal(response)))
 
     def _build_failure(self, request: JSONRPCRequest, text: str) -> RpcResponse:
         """Return a failure: a result with `isError` for a tool call, else a JSON-RPC error."""
         # Only results reach the model; but a failed `initialize` must look failed to the host.
         log.warning("request_failed", method=request.method, why=text)
         if request.method != "tools/call":
-            failure = ErrorData(code=INTERNAL_ERROR, message=text)
-            return JSONRPCError(jsonrpc="2.0", id=request.id, error=failure)
+            return JSONRPCError(
+                jsonrpc="2.0", id=request.id, error=ErrorData(code=INTERNAL_ERROR, message=text)
+            )
         error = ApiError("unavailable", text, 503)
-        result = {
-            "content": [
-                {"type": "text", "text": format_error_body(error, self._docs_url).decode()}
-            ],
-            "isError": True,
-            "_meta": {"signals/error": error.code, "signals/status": error.status},
-        }
-        return JSONRPCResponse(jsonrpc="2.0", id=request.id, result=result)
+        return JSONRPCResponse(
+            jsonrpc="2.0",
+            id=request.id,
+            result={
+                "content": [
+                    {"type": "text", "text": format_error_body(error, self._docs_url).decode()}
+                ],
+                "isError": True,
+                "_meta": {"signals/error": error.code, "signals/status": error.status},
+            },
+        )
 
 
 async def bridge_stdio(address: str, api_key: str) -> int:
@@ -136,8 +142,11 @@ def parse_request(line: bytes) -> JSONRPCRequest | None:
     try:
         return JSONRPCRequest.model_validate_json(line)
     except ValidationError:
-        reason = "Invalid params: params must be an object, and all text Unicode."
-        raise RpcError(INVALID_PARAMS, reason, message.request_id) from None
+        raise RpcError(
+            INVALID_PARAMS,
+            "Invalid params: params must be an object, and all text Unicode.",
+            message.request_id,
+        ) from None
 
 
 def _build_routing_headers(request: JSONRPCRequest) -> dict[str, str]:
@@ -154,15 +163,3 @@ def _build_routing_headers(request: JSONRPCRequest) -> dict[str, str]:
     if isinstance(name, str):
         headers[MCP_NAME_HEADER] = name
     return {key: encode_header_value(value) for key, value in headers.items()}
-
-
-def _parse_rpc_response(content: bytes, request_id: RequestId) -> RpcResponse | None:
-    """Return the JSON-RPC response in a body, None if there is none."""
-    try:
-        message = jsonrpc_message_adapter.validate_json(content)
-    except ValidationError:
-        return None
-    if not isinstance(message, JSONRPCResponse | JSONRPCError):
-        return None
-    # The service answers a malformed request with a null id; the host waits for its own.
-    return message.model_copy(update={"id": request_id})

@@ -119,8 +119,9 @@ class Witness:
             echo(str(error))
             return HTTPStatus.SERVICE_UNAVAILABLE, "the tree cannot be saved\n"
         self._key = advanced
-        at = self._clock() // 1000
-        return HTTPStatus.OK, cosign(key.origin, key.private_key, checkpoint.note.text, at)
+        return HTTPStatus.OK, cosign(
+            key.origin, key.private_key, checkpoint.note.text, self._clock() // 1000
+        )
 
 
 def build_app(witness: Witness) -> Starlette:
@@ -132,7 +133,10 @@ def build_app(witness: Witness) -> Starlette:
         except ApiError as error:
             return PlainTextResponse(f"{error}\n", error.status)
         status, text = witness.add_checkpoint(content.decode(errors="replace"))
-        kind = "text/x.tlog.size" if status == HTTPStatus.CONFLICT else "text/plain"
-        return PlainTextResponse(text, status, media_type=kind)
+        return PlainTextResponse(
+            text,
+            status,
+            media_type="text/x.tlog.size" if status == HTTPStatus.CONFLICT else "text/plain",
+        )
 
     return Starlette(routes=[Route("/add-checkpoint", add_checkpoint, methods=["POST"])])

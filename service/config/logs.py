@@ -35,7 +35,7 @@ def log_to_standard_error(level: LogLevel, log_format: LogFormat) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             clean_values,
-            put_time_first,
+            lambda _, __, event: {**{name: event[name] for name in FIRST_FIELDS}, **event},
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(min_level),
@@ -83,8 +83,3 @@ def _clean_value(value: object) -> object:
         letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
         for letter in masked
     )
-
-
-def put_time_first(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Order the fields of an event: time, level and name first."""
-    return {**{name: event[name] for name in FIRST_FIELDS}, **event}

@@ -19,14 +19,38 @@ def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provi
     """
     if settings.billing == "off":
         return NoBilling()
-    if settings.billing == "stripe":
-        return _open_stripe(settings, clock)
-    if settings.is_stripe_live:
+    if settings.billing == "sandbox":
+        if settings.is_stripe_live:
+            raise BillingSetupError(
+                "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away "
+                "for free: set SIGNALS_BILLING=stripe, or unset SIGNALS_STRIPE_API_KEY"
+            )
+        return SandboxBilling(store, clock, settings.address)
+    api_key, webhook_secret = settings.stripe_api_key, settings.stripe_webhook_secret
+    monthly, yearly = settings.stripe_price_monthly, settings.stripe_price_yearly
+    if api_key is None or webhook_secret is None or monthly is None or yearly is None:
+        needed = ["api_key", "webhook_secret", *(f"price_{period}" for period in PRICES_USD)]
+        fields = [STRIPE_PREFIX + name for name in needed]
+        missing = [PREFIX + one.upper() for one in fields if getattr(settings, one) is None]
         raise BillingSetupError(
-            "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away for "
-            "free: set SIGNALS_BILLING=stripe, or unset SIGNALS_STRIPE_API_KEY"
+            f"SIGNALS_BILLING=stripe needs {', '.join(missing)} too; see docs/selling.md"
         )
-    return SandboxBilling(store, clock, settings.address)
+    # Imported here because Stripe's library is slow to load.
+    import stripe
+
+    from access.billing.stripe import StripeBilling
+
+    prices: dict[Billing, str] = {"monthly": monthly, "yearly": yearly}
+    return StripeBilling(
+        api_key=api_key.get_secret_value(),
+        webhook_secret=webhook_secret.get_secret_value(),
+        prices=prices,
+        clock=clock,
+        base_url=settings.address,
+        api_base=settings.stripe_api_base,
+        dunning_days=settings.dunning_days,
+        proxy=find_proxy(settings.stripe_api_base or stripe.DEFAULT_API_BASE),
+    )
 
 
 async def find_outage_reason(provider: Provider) -> str | None:
@@ -56,34 +80,6 @@ def describe_billing(provider: Provider, *, is_local: bool) -> str | None:
     if provider.name == "sandbox":
         return "Billing: sandbox, no real payments."
     return f"Billing: {provider.name} in test mode, no real payments."
-
-
-def _open_stripe(settings: Settings, clock: Clock) -> Provider:
-    api_key, webhook_secret = settings.stripe_api_key, settings.stripe_webhook_secret
-    monthly, yearly = settings.stripe_price_monthly, settings.stripe_price_yearly
-    if api_key is None or webhook_secret is None or monthly is None or yearly is None:
-        needed = ["api_key", "webhook_secret", *(f"price_{period}" for period in PRICES_USD)]
-        fields = [STRIPE_PREFIX + name for name in needed]
-        missing = [PREFIX + one.upper() for one in fields if getattr(settings, one) is None]
-        raise BillingSetupError(
-            f"SIGNALS_BILLING=stripe needs {', '.join(missing)} too; see docs/selling.md"
-        )
-    # Imported here because Stripe's library is slow to load.
-    import stripe
-
-    from access.billing.stripe import StripeBilling
-
-    prices: dict[Billing, str] = {"monthly": monthly, "yearly": yearly}
-    return StripeBilling(
-        api_key=api_key.get_secret_value(),
-        webhook_secret=webhook_secret.get_secret_value(),
-        prices=prices,
-        clock=clock,
-        base_url=settings.address,
-        api_base=settings.stripe_api_base,
-        dunning_days=settings.dunning_days,
-        proxy=find_proxy(settings.stripe_api_base or stripe.DEFAULT_API_BASE),
-    )
 
 
 def open_mailer(settings: Settings) -> Mailer:

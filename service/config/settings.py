@@ -305,8 +305,11 @@ class Settings(BaseModel):
     @property
     def store_name(self) -> str:
         """The name of the database for messages, without user and password."""
-        url = self.database_url.get_secret_value()
-        return str(self.market_path) if self.is_sqlite else redact_database_url(url)
+        return (
+            str(self.market_path)
+            if self.is_sqlite
+            else redact_database_url(self.database_url.get_secret_value())
+        )
 
     @property
     def market_path(self) -> Path:

@@ -20,7 +20,7 @@ from compute.sources.history_checks import StoredBarsLoader, check_recorded_past
 from compute.sources.live import LiveSource, SourcesLoader
 from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
-from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
+from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, Venue
 from compute.universe import Universe, VenueOptions
 from schemas.version import describe_install
 from schemas.vocabulary import Clock
@@ -45,9 +45,8 @@ async def open_source(
         source: Source
         if settings.source == LiveSource.name:
             check_same_source(settings, stored_source, LiveSource.name)
-            listings_folder = settings.venues_folder
             venues = await stack.enter_async_context(
-                open_live_venues(settings, universe, clock, listings_folder)
+                open_live_venues(settings, universe, clock, settings.venues_folder)
             )
             source = live = LiveSource(
                 universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
@@ -66,19 +65,14 @@ async def open_source(
         yield source
 
 
-def read_monotonic_ms() -> int:
-    """Return the milliseconds of a monotonic clock."""
-    # Pauses and retries use it, so that setting the wall clock cannot lengthen them.
-    return time.monotonic_ns() // 1_000_000
-
-
 @asynccontextmanager
 async def open_live_venues(
     settings: Settings,
     universe: Universe,
     clock: Clock,
     listings_folder: Path,
-    elapsed_ms: Callable[[], int] = read_monotonic_ms,
+    # Setting the wall clock cannot lengthen pauses.
+    elapsed_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     draw_jitter: Callable[[], float] = random.random,
 ) -> AsyncIterator[Mapping[str, Venue]]:
@@ -113,10 +107,9 @@ async def open_live_venues(
                     address if base is None else rebase_url(address, base)
                     for address in (DATA_ADDRESS, TRADING_ADDRESS)
                 )
-                secret = secret_key.get_secret_value()
                 venue = AlpacaVenue(
                     key_id,
-                    secret,
+                    secret_key.get_secret_value(),
                     data_address=data,
                     trading_address=trading,
                     proxy=find_proxy(data),
@@ -125,14 +118,24 @@ async def open_live_venues(
                 # Each venue has several hosts.
                 proxy = find_proxy(base or f"https://{name}", allows_socks=False)
                 path = listings_folder / f"{name}.json"
-                options = universe.venues.get(name, VenueOptions())
-                venue = CcxtVenue(name, symbols, options, path, clock, base, proxy=proxy)
+                venue = CcxtVenue(
+                    name,
+                    symbols,
+                    universe.venues.get(name, VenueOptions()),
+                    path,
+                    clock,
+                    base,
+                    proxy=proxy,
+                )
             else:
                 raise SettingsError(
                     f"the universe file names the venue {name}, which ccxt does not have"
                 )
             stack.push_async_callback(venue.close)
-            policy = choose_retry_policy(name)
+            policy = DEFAULT_RETRY_POLICY
+            if name == ALPACA:
+                # AlpacaVenue joins concurrent calls into one request; a limit would only split it.
+                policy = policy._replace(max_concurrent_calls=1000)
             venues[name] = RetryingVenue(venue, elapsed_ms, sleep, draw_jitter, policy)
         yield venues
 
@@ -152,12 +155,6 @@ def collect_symbols(universe: Universe) -> dict[str, set[str]]:
         for listing in asset.listings:
             symbols_by_venue[listing.venue] |= {listing.symbol, listing.perpetual or listing.symbol}
     return dict(symbols_by_venue)
-
-
-def choose_retry_policy(name: str, default: RetryPolicy = DEFAULT_RETRY_POLICY) -> RetryPolicy:
-    """Return the retry policy of a venue."""
-    # AlpacaVenue joins concurrent calls into one request, so a limit on calls would only split it.
-    return default._replace(max_concurrent_calls=1000) if name == ALPACA else default
 
 
 def create_bar_loader(store: MarketStore | None) -> StoredBarsLoader:

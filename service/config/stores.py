@@ -106,8 +106,7 @@ async def open_both(settings: Settings) -> "AsyncIterator[tuple[MarketStore, Acc
     if (warning := describe_remote_file_system(settings)) is not None:
         log.warning("remote_file_system", why=warning)
     async with open_access(settings) as access:
-        is_lost = not has_market and not has_other_market(settings)
-        if is_lost and await access.list_keys():
+        if not has_market and not has_other_market(settings) and await access.list_keys():
             raise StoreError(_describe_lost_market(settings, "there are keys to read them"))
         async with open_market(settings) as market:
             access_id, known_id = await access.get_id(), await market.find_access_id()

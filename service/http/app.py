@@ -23,7 +23,7 @@ from access.oauth.parameters import can_serve_oauth
 from access.oauth.tokens import AccessTokens, TokenIssuer
 from access.purchases import ClaimResult, Claims, Purchases
 from access.sign_in import SignIn
-from access.throttle import Limit, Throttle
+from access.throttle import Throttle
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.protected_endpoint import PATHS as PROTECTED_PATHS
 from mcp_server.protected_endpoint import ProtectedMcpEndpoint
@@ -97,10 +97,14 @@ def build_app(
     settings: Settings, resources: Resources, metrics: Metrics, call_log: CallLog
 ) -> Starlette:
     """Return the ASGI app that the settings describe; it counts calls and sales in `metrics`."""
-    notices = NoticeKeeper(resources.access, resources.clock)
     return create_app(
         settings,
-        replace(resources, mailer=WatchedMailer(resources.mailer, notices, metrics.on_mail)),
+        replace(
+            resources,
+            mailer=WatchedMailer(
+                resources.mailer, NoticeKeeper(resources.access, resources.clock), metrics.on_mail
+            ),
+        ),
         on_call=metrics.on_call,
         on_sale=metrics.on_sale,
         on_key_call=call_log.add,
@@ -157,11 +161,31 @@ def create_app(
     runner = ToolRunner(quota_guard, context, on_call, on_key_call, fair_share)
     sample = build_sample_runner(runner)
     endpoint = McpEndpoint(runner, TOOLS, build_chat_views())
-    authorizations, oauth_routes = None, list[Route]()
+    authorizations: Authorizations | None = None
+    oauth_routes = list[Route]()
     if can_serve_oauth(base_url):
-        authorizations, oauth_routes = build_oauth_server(
-            resources, runner, endpoint, settings.oauth_limit
+        clients = ClientRegistry(access, resources.client_documents, clock)
+        limit = settings.oauth_limit
+        authorizations = Authorizations(
+            access,
+            clients,
+            Throttle(access, clock, "authorization", limit),
+            clock,
+            issuer=base_url,
         )
+        oauth_endpoints = OAuthEndpoints(
+            clients,
+            TokenIssuer(access, clients, clock, issuer=base_url),
+            Throttle(access, clock, "token", limit),
+        )
+        protected = ProtectedMcpEndpoint(
+            endpoint, AccessTokens(access, clock, issuer=base_url), runner
+        )
+        oauth_routes = [
+            *(Route(path, protected) for path in PROTECTED_PATHS),
+            *build_oauth_routes(oauth_endpoints, runner),
+            build_authorize_route(authorizations, runner),
+        ]
 
     # The sale of keys.
     claims = Claims(access, provider, clock)
@@ -323,29 +347,3 @@ def _report_outcome(
         return response
 
     return handle
-
-
-def build_oauth_server(
-    resources: Resources, runner: ToolRunner, endpoint: McpEndpoint, limit: Limit
-) -> tuple[Authorizations, list[Route]]:
-    """Return the authorizations that the consent page approves, and the routes of OAuth.
-
-    `limit` bounds the requests of a client address.
-    """
-    access, clock, issuer = resources.access, resources.clock, runner.context.base_url
-    clients = ClientRegistry(access, resources.client_documents, clock)
-    authorizations = Authorizations(
-        access, clients, Throttle(access, clock, "authorization", limit), clock, issuer=issuer
-    )
-    endpoints = OAuthEndpoints(
-        clients,
-        TokenIssuer(access, clients, clock, issuer=issuer),
-        Throttle(access, clock, "token", limit),
-    )
-    protected = ProtectedMcpEndpoint(endpoint, AccessTokens(access, clock, issuer=issuer), runner)
-    routes = [
-        *(Route(path, protected) for path in PROTECTED_PATHS),
-        *build_oauth_routes(endpoints, runner),
-        build_authorize_route(authorizations, runner),
-    ]
-    return authorizations, routes

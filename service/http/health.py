@@ -76,7 +76,22 @@ class Readiness:
             checks["runs"] = "failing"
         if checks["market_store"] != "ok":
             return {**checks, "state": "unknown"}
-        return {**checks, "state": self._describe_state(), **self._count_assets()}
+        snapshot = self.snapshots.last
+        if snapshot is None:
+            return {**checks, "state": "not computed yet"}
+        checks["state"] = "stale" if is_stale(snapshot, self.clock()) else "fresh"
+        if is_recording_over(snapshot):
+            checks["state"] = "resting"
+        if snapshot.coverage.source == "live":
+            # How many of the covered assets of live markets have their history.
+            covered = {asset.ticker for asset in snapshot.coverage.tracked if asset.timeframes}
+            built = len(covered.difference(snapshot.building_tickers))
+            # Assets that a ready store lacks later, as those which a universe file adds, don't
+            # count: a service that has been ready goes on as before.
+            unbuilt = len(covered.intersection(snapshot.stored.unbuilt_tickers))
+            is_enough = len(covered) - unbuilt >= MIN_BUILT_RATIO * len(covered)
+            checks["assets"] = f"{'' if is_enough else NOT_ENOUGH_ASSETS}{built} of {len(covered)}"
+        return checks
 
     async def list_notices(self) -> list[Notice]:
         """Return the notices for the operator; none if the store does not answer in time."""
@@ -112,27 +127,6 @@ class Readiness:
             task.cancel()
         return "ok"
 
-    def _describe_state(self) -> str:
-        snapshot = self.snapshots.last
-        if snapshot is None:
-            return "not computed yet"
-        if is_recording_over(snapshot):
-            return "resting"
-        return "stale" if is_stale(snapshot, self.clock()) else "fresh"
-
-    def _count_assets(self) -> Checks:
-        """Return how many of the covered assets of live markets have their history."""
-        snapshot = self.snapshots.last
-        if snapshot is None or snapshot.coverage.source != "live":
-            return {}
-        covered = {asset.ticker for asset in snapshot.coverage.tracked if asset.timeframes}
-        built = len(covered.difference(snapshot.building_tickers))
-        # Assets that a ready store lacks later, as those which a universe file adds, don't count:
-        # a service that has been ready goes on as before.
-        unbuilt = len(covered.intersection(snapshot.stored.unbuilt_tickers))
-        is_enough = len(covered) - unbuilt >= MIN_BUILT_RATIO * len(covered)
-        return {"assets": f"{'' if is_enough else NOT_ENOUGH_ASSETS}{built} of {len(covered)}"}
-
 
 def is_ready(checks: Checks) -> bool:
     """Return whether every part is healthy."""
@@ -150,8 +144,11 @@ def build_health_routes(readiness: Readiness) -> list[Route]:
     async def readyz(request: Request) -> Response:
         checks = await readiness.run_checks()
         is_healthy = is_ready(checks)
-        body = {"status": "ready" if is_healthy else "not ready", "checks": checks}
-        return JSONResponse(body, 200 if is_healthy else 503, NO_STORE_HEADERS)
+        return JSONResponse(
+            {"status": "ready" if is_healthy else "not ready", "checks": checks},
+            200 if is_healthy else 503,
+            NO_STORE_HEADERS,
+        )
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
@@ -180,11 +177,11 @@ async def answer_waiting(settings: Settings, *listeners: socket | None) -> Async
     """Answer with 503 during the block, in which the service waits for its database."""
     async with AsyncExitStack() as stack:
         for listener in filter(None, listeners):
-            app = build_waiting_app(settings.address)
-            config = build_server_config(app, base_url=settings.address)
             # The server closes its socket at the end.
-            serving = serve_in_background(config, listener.dup())
-            await stack.enter_async_context(serving)
+            config = build_server_config(
+                build_waiting_app(settings.address), base_url=settings.address
+            )
+            await stack.enter_async_context(serve_in_background(config, listener.dup()))
         yield
 
 

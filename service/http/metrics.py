@@ -18,7 +18,7 @@ from ctypes import c_bool
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import NamedTuple, get_args
+from typing import NamedTuple, cast, get_args
 
 import structlog
 from prometheus_client import (
@@ -217,7 +217,16 @@ class Metrics:
 def open_shared_metrics_folder() -> Iterator[Path]:
     """Create a folder in which all processes started during the block count together."""
     # Files of dead processes stay: every shared metric is a sum, so their counts remain part of it.
-    remove_abandoned_folders()
+    # Those of services that were killed, also of their processes at once.
+    for abandoned in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        # Not ours to open, gone meanwhile, or locked by a service that runs.
+        with suppress(OSError):
+            lock = _lock_folder(abandoned)
+            try:
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(abandoned, ignore_errors=True)
+            finally:
+                os.close(lock)
     new_folder = Path(tempfile.mkdtemp(prefix="signals-new-metrics-"))
     # The kernel releases the lock when this process dies. Only a locked folder gets the final name,
     # so no other service takes it for an abandoned one.
@@ -232,19 +241,6 @@ def open_shared_metrics_folder() -> Iterator[Path]:
         os.environ.pop(MULTIPROCESS_VARIABLE, None)
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
-
-
-def remove_abandoned_folders() -> None:
-    """Remove the folders of services that were killed, also of their processes at once."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        # Not ours to open, gone meanwhile, or locked by a service that runs.
-        with suppress(OSError):
-            lock = _lock_folder(folder)
-            try:
-                if os.fstat(lock).st_uid == os.geteuid():
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
 
 
 def _lock_folder(folder: Path) -> int:
@@ -262,37 +258,53 @@ class MetricsServer(NamedTuple):
     """The operations port of a process, if any; all processes count in `shared_folder`.
 
     They also share `failing`, which is true while runs fail. The port serves local names, the host
-    of `base_url` and the `allowed_hosts`. `store_folder` is the folder of a SQLite database.
+    of the settings' address and the allowed hosts.
     """
 
+    settings: Settings
     listener: socket | None
     failing: c_bool
-    shared_folder: Path | None = None
-    base_url: str = "http://localhost"
-    allowed_hosts: tuple[str, ...] = ()
-    store_folder: Path | None = None
+    shared_folder: Path | None
 
     @asynccontextmanager
     async def serve_metrics(self, metrics: Metrics, readiness: Readiness) -> AsyncIterator[None]:
-        """Serve the port and sample the event loop's lag during the block."""
+        """Serve /healthz, /readyz and /metrics, and sample the loop's lag during the block."""
+        settings, counters = self.settings, cast(Collector, metrics.registry)
+        if self.shared_folder is not None:
+            # The sums of all processes that share the folder.
+            counters = MultiProcessCollector(None, str(self.shared_folder))  # type: ignore[no-untyped-call]
+
+        async def send_metrics(request: Request) -> Response:
+            checks = await readiness.run_checks()
+            gauges = CurrentGauges(
+                readiness.snapshots.last,
+                is_ready(checks),
+                readiness.clock(),
+                {notice.name: notice for notice in await readiness.list_notices()},
+                settings.market_path.parent if settings.is_sqlite else None,
+            )
+            registry = CollectorRegistry()
+            for each in (counters, gauges, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+                registry.register(each)
+            encode, media_type = choose_encoder(request.headers.get("accept", ""))
+            headers = {**NO_STORE_HEADERS, "Content-Type": media_type}
+            return Response(encode(registry), headers=headers)
+
+        app = Starlette(routes=[*build_health_routes(readiness), Route("/metrics", send_metrics)])
+        app.router.redirect_slashes = False
+        app.add_middleware(
+            HostOriginMiddleware,
+            base_url=settings.address,
+            docs=f"{settings.address}/api/v1",
+            allowed_hosts=split_commas(settings.allowed_hosts),
+            allows_own_address=True,
+        )
+        config = build_server_config(
+            app, base_url=settings.address, max_connections=MAX_METRICS_CONNECTIONS
+        )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(run_in_background(sample_loop_lag(metrics.on_lag)))
             if self.listener is not None:
-                counters: Collector | CollectorRegistry = metrics.registry
-                if self.shared_folder is not None:
-                    # The sums of all processes that share the folder.
-                    counters = MultiProcessCollector(None, str(self.shared_folder))  # type: ignore[no-untyped-call]
-                app = build_metrics_app(readiness, counters, self.store_folder)
-                app.add_middleware(
-                    HostOriginMiddleware,
-                    base_url=self.base_url,
-                    docs=f"{self.base_url}/api/v1",
-                    allowed_hosts=self.allowed_hosts,
-                    allows_own_address=True,
-                )
-                config = build_server_config(
-                    app, base_url=self.base_url, max_connections=MAX_METRICS_CONNECTIONS
-                )
                 await stack.enter_async_context(serve_in_background(config, self.listener))
             yield
 
@@ -319,37 +331,8 @@ def open_metrics_server(settings: Settings, *, is_shared: bool = False) -> Itera
                 stack.enter_context(listener)
                 if is_shared:
                     folder = stack.enter_context(open_shared_metrics_folder())
-        hosts = split_commas(settings.allowed_hosts)
-        store_folder = settings.market_path.parent if settings.is_sqlite else None
         failing = SPAWN_CONTEXT.RawValue(c_bool) if is_shared else c_bool()
-        yield MetricsServer(listener, failing, folder, settings.address, hosts, store_folder)
-
-
-def build_metrics_app(
-    readiness: Readiness,
-    counters: Collector | CollectorRegistry,
-    store_folder: Path | None = None,
-) -> Starlette:
-    """Return the app of /healthz, /readyz and /metrics."""
-
-    async def metrics(request: Request) -> Response:
-        checks = await readiness.run_checks()
-        gauges = CurrentGauges(
-            readiness.snapshots.last,
-            is_ready(checks),
-            readiness.clock(),
-            {notice.name: notice for notice in await readiness.list_notices()},
-            store_folder,
-        )
-        registry = CollectorRegistry()
-        for collector in (counters, gauges, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-            registry.register(collector)
-        encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={**NO_STORE_HEADERS, "Content-Type": media_type})
-
-    app = Starlette(routes=[*build_health_routes(readiness), Route("/metrics", metrics)])
-    app.router.redirect_slashes = False
-    return app
+        yield MetricsServer(settings, listener, failing, folder)
 
 
 @dataclass(frozen=True, eq=False)

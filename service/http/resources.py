@@ -77,7 +77,6 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
             client_documents = ClientDocuments(clock)
             stack.push_async_callback(client_documents.close)
         mailer = open_mailer(settings)
-        source = (await market.progress()).source
         yield Resources(
             market,
             access,
@@ -85,7 +84,7 @@ async def open_resources(settings: Settings, clock: Clock) -> AsyncIterator[Reso
             mailer,
             clock,
             client_documents=client_documents,
-            source=source,
+            source=(await market.progress()).source,
         )
 
 

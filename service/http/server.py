@@ -268,15 +268,19 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         elif not self.scope:
             self.refuse(build_size_error(431, "head of the request", MAX_HEAD_BYTES))
         elif self.is_awaited:
-            part = "framing of the body (heads of chunks, trailers)"
-            self.refuse(build_size_error(431, part, MAX_FRAMING_BYTES))
+            self.refuse(
+                build_size_error(
+                    431, "framing of the body (heads of chunks, trailers)", MAX_FRAMING_BYTES
+                )
+            )
 
     def refuse(self, error: ApiError) -> None:
         """Answer a request that reaches no app, or no further, and close the connection."""
         if not self.is_answered:
             request_id, status = self.create_request_id(), error.status
-            fields = {"request_id": request_id, "status": status, "reason": str(error)}
-            self.connections.refusals.write(fields)
+            self.connections.refusals.write(
+                {"request_id": request_id, "status": status, "reason": str(error)}
+            )
             body = format_error_body(error, self.connections.docs)
             head = (
                 f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(),
@@ -389,8 +393,9 @@ def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> soc
 
 def _resolve(host: str, port: int) -> tuple[int, Any]:
     """Return the family and the address to listen on, of IPv4 if there is one."""
-    found = getaddrinfo(host, port, type=SOCK_STREAM)
-    family, _, _, _, address = min(found, key=lambda entry: entry[0] != AF_INET)
+    family, _, _, _, address = min(
+        getaddrinfo(host, port, type=SOCK_STREAM), key=lambda entry: entry[0] != AF_INET
+    )
     return family, address
 
 

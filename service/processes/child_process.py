@@ -188,8 +188,9 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
     def _start(self) -> None:
         self._connection, child_connection = SPAWN_CONTEXT.Pipe()
-        arguments = (*self._arguments, child_connection)
-        self._process = SPAWN_CONTEXT.Process(target=run_child, args=arguments)
+        self._process = SPAWN_CONTEXT.Process(
+            target=run_child, args=(*self._arguments, child_connection)
+        )
         # A terminal signals its whole process group. Only the parent reacts; it ends its children.
         previous_mask = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGHUP})
         try:

@@ -25,12 +25,12 @@ from service.terminal.deliveries import (
     BodyTemplate,
     Deliver,
     Messenger,
-    ProgramRunner,
     RefusalError,
     WebhookSender,
     hide_argument,
     parse_post_url,
     parse_webhook_secret,
+    run_program,
 )
 from service.terminal.views import (
     BOARD,
@@ -279,7 +279,10 @@ class FeedFollower:
                     chosen = await self._choose(run, answer) if self._choose else run
                     batches = [chosen] if self._per_run else [[row] for row in chosen]
                     for batch in filter(None, batches):
-                        await self._hand_on(batch, meta)
+                        try:
+                            await self._retrier.retry(partial(self._deliver, batch, meta))
+                        except RefusalError as error:
+                            self._park([build_event(row, meta) for row in batch], str(error))
                         since = batch[-1]["created_at"]
                         self._save(since)
                     if since != run[-1]["created_at"]:
@@ -289,12 +292,6 @@ class FeedFollower:
                 return
             pause_s = compute_pause_s(meta.get("nothing_new_before"), answer.sent_at)
             await self._retrier.wait(pause_s, SPREAD_S)
-
-    async def _hand_on(self, rows: Sequence[Json], meta: Json) -> None:
-        try:
-            await self._retrier.retry(partial(self._deliver, rows, meta))
-        except RefusalError as error:
-            self._park([build_event(row, meta) for row in rows], str(error))
 
     async def _read_page(self, arguments: Json) -> Answer:
         return await self._retrier.retry(partial(self._client.read_view, "signals", arguments))
@@ -476,11 +473,16 @@ def _open_delivery(
     if args.cursor is None:
         echo(NO_CURSOR)
     if args.exec is not None:
-        return ProgramRunner(args.exec)
+        return partial(run_program, args.exec)
     hide_argument(args.notify or args.post or "")
     if args.notify is not None:
         return Messenger(args.notify or notify_url)
     key = parse_webhook_secret(webhook_secret)
     url = parse_post_url(args.post)
-    template = None if args.body is None else BodyTemplate(args.body)
-    return WebhookSender(url, key, wall_clock, find_proxy(url), template)
+    return WebhookSender(
+        url,
+        key,
+        wall_clock,
+        find_proxy(url),
+        None if args.body is None else BodyTemplate(args.body),
+    )

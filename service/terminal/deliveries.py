@@ -120,32 +120,27 @@ def hide_argument(text: str) -> None:
         ctypes.memset(start + at, ord("*"), len(secret))
 
 
-class ProgramRunner:
-    """Runs a shell command for rows, with each as one line of JSON on standard input."""
+async def run_program(command: str, rows: Sequence[Json], meta: Json) -> None:
+    """Run a shell command once for rows, with each as one line of JSON on standard input.
 
-    def __init__(self, command: str) -> None:
-        self._command = command
-
-    async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
-        """Run it once; TransientError if it fails, OperatorError if it cannot be run."""
-        lines = b"".join(encode_json(build_event(row, meta)) + b"\n" for row in rows)
-        process = await asyncio.create_subprocess_shell(
-            self._command, stdin=asyncio.subprocess.PIPE
+    TransientError if it fails, OperatorError if it cannot be run.
+    """
+    lines = b"".join(encode_json(build_event(row, meta)) + b"\n" for row in rows)
+    process = await asyncio.create_subprocess_shell(command, stdin=asyncio.subprocess.PIPE)
+    try:
+        await process.communicate(lines)
+    finally:
+        # It still runs only if this command is being stopped.
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+    if process.returncode in UNUSABLE_STATUSES:
+        raise OperatorError(
+            f"the shell cannot run the program of --exec (status {process.returncode}): check its "
+            "path and that it is executable"
         )
-        try:
-            await process.communicate(lines)
-        finally:
-            # It still runs only if this command is being stopped.
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.terminate()
-        if process.returncode in UNUSABLE_STATUSES:
-            raise OperatorError(
-                f"the shell cannot run the program of --exec (status {process.returncode}): check "
-                "its path and that it is executable"
-            )
-        if process.returncode:
-            raise TransientError(f"the program failed with status {process.returncode}")
+    if process.returncode:
+        raise TransientError(f"the program failed with status {process.returncode}")
 
 
 class BodyTemplate:

@@ -128,8 +128,11 @@ def _list_state(body: Json) -> Records:
 
 
 def _list_changes(body: Json) -> Records:
-    header = (*ASSET_COLUMNS, "indicator", "timeframe", "reading", *CHANGE_FIELDS)
-    return _add_origin(body, header, _walk_changes(body))
+    return _add_origin(
+        body,
+        (*ASSET_COLUMNS, "indicator", "timeframe", "reading", *CHANGE_FIELDS),
+        _walk_changes(body),
+    )
 
 
 def _list_board(body: Json) -> Records:
@@ -199,8 +202,9 @@ def _list_confluence(body: Json) -> Records:
 
 def _list_usage(body: Json) -> Records:
     names = ("daily_limit", "used_today", "remaining_today", "resets_at")
-    row = [body["key"]["label"], body["mode"], *_pick(body["quota"] or {}, *names)]
-    return ("label", "mode", *names), [row]
+    return ("label", "mode", *names), [
+        [body["key"]["label"], body["mode"], *_pick(body["quota"] or {}, *names)]
+    ]
 
 
 def _add_origin(body: Json, header: Sequence[str], rows: list[list[Any]]) -> Records:
@@ -385,8 +389,10 @@ def _build_usage_table(body: Json) -> Table:
         *_pick(quota, "used_today", "remaining_today", "daily_limit"),
         format_minute(quota.get("resets_at")),
     ]
-    columns = ("KEY", "MODE", "USED TODAY", "REMAINING", "DAILY LIMIT", "RESETS (UTC)")
-    return Table(columns, [[*map(make_cell, cells)]])
+    return Table(
+        ("KEY", "MODE", "USED TODAY", "REMAINING", "DAILY LIMIT", "RESETS (UTC)"),
+        [[*map(make_cell, cells)]],
+    )
 
 
 def _abbreviate(indicators: Iterable[str]) -> str:

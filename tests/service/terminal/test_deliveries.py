@@ -18,11 +18,11 @@ from service.terminal import deliveries
 from service.terminal.commands import TransientError
 from service.terminal.deliveries import (
     BodyTemplate,
-    ProgramRunner,
     RefusalError,
     WebhookSender,
     parse_post_url,
     parse_webhook_secret,
+    run_program,
     sign,
 )
 from tests.doubles.fixed_answers import KEY, answering, loopback
@@ -80,7 +80,7 @@ EVENT = {**ROW, "meta": {"source": "simulated", "simulated": True, "stale": Fals
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_program_gets_the_row_as_one_line_of_json(tmp_path):
-    await ProgramRunner(f"cat >> {tmp_path}/rows")([ROW], META)
+    await run_program(f"cat >> {tmp_path}/rows", [ROW], META)
     text = (tmp_path / "rows").read_text()
     assert text.count("\n") == 1
     assert json.loads(text) == EVENT
@@ -89,20 +89,20 @@ async def test_a_program_gets_the_row_as_one_line_of_json(tmp_path):
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_program_does_not_have_to_read_the_row(tmp_path):
     row = {**ROW, "indicator_name": "x" * 1_000_000}
-    await ProgramRunner(f"exec touch {tmp_path}/ran")([row], META)
+    await run_program(f"exec touch {tmp_path}/ran", [row], META)
     assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_failed_program_is_run_again():
     with pytest.raises(TransientError, match="the program failed with status 3"):
-        await ProgramRunner("exit 3")([ROW], META)
+        await run_program("exit 3", [ROW], META)
 
 
 @pytest.mark.clause("22.4", "22.7")
 async def test_a_program_that_does_not_exist_ends_the_command():
     with pytest.raises(OperatorError, match="status 127"):
-        await ProgramRunner("/nowhere/program 2> /dev/null")([ROW], META)
+        await run_program("/nowhere/program 2> /dev/null", [ROW], META)
 
 
 def open_sender(url: str, *times: int) -> WebhookSender:
