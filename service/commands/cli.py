@@ -98,8 +98,17 @@ async def _run_command(args: Namespace) -> int:
         settings = settings.model_copy(update={"source": "live"})
     module, _, name = (args.run if isinstance(args.run, str) else args.run(args)).partition(":")
     function = getattr(import_module(module), name)
-    # What the parameters of the function get, by their names.
-    values: dict[str, Callable[[], Any]] = {
+    values = _list_values(args, settings)
+    # A parameter without a value keeps its default, such as the clock of a test.
+    names = inspect.signature(function).parameters
+    given = {name: values[name]() for name in names if name in values}
+    status = function(**given)
+    return int(await status if inspect.isawaitable(status) else status)
+
+
+def _list_values(args: Namespace, settings: Settings) -> Mapping[str, Callable[[], Any]]:
+    """Return what parameters of a command's function get, by their names."""
+    return {
         **{name: partial(getattr, args, name) for name in vars(args)},
         "args": lambda: args,
         "parser": _build_parser,
@@ -121,11 +130,6 @@ async def _run_command(args: Namespace) -> int:
         "expires_at": lambda: None if args.expires is None else args.expires(wall_clock()),
         "overlap_ms": lambda: args.overlap * HOUR_MS,
     }
-    # A parameter without a value keeps its default, such as the clock of a test.
-    names = inspect.signature(function).parameters
-    given = {name: values[name]() for name in names if name in values}
-    status = function(**given)
-    return int(await status if inspect.isawaitable(status) else status)
 
 
 def parse_base_address(text: str, option: str) -> str:

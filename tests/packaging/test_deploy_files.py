@@ -26,7 +26,7 @@ from service.config.setting_types import split_commas
 from service.config.settings import CLIENT_VARIABLES, PREFIX, Settings
 from service.config.stores import BACKUP_NOTICE, CERTIFICATE_NOTICE
 from store.access_rows import Notice
-from tests.service.http.test_metrics_server import operating
+from tests.service.http.test_metrics import operating
 from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("documents", "monitoring")

@@ -26,7 +26,7 @@ from service.http.metrics import MULTIPROCESS_VARIABLE
 from service.http.server import LISTEN_BACKLOG, open_listener
 from tests.end_to_end.test_counted_calls import Connection, connected, stored
 from tests.service.commands.test_cli import write_bars
-from tests.service.http.test_metrics_server import place, samples
+from tests.service.http.test_metrics import place, samples
 from tests.support.bad_inputs import STATE
 from tests.support.signals_command import (
     RunningCommand,

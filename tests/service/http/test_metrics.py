@@ -17,6 +17,7 @@ import httpx
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from rest_shim.endpoints import CALL_NAMES
 from service.config.settings import Settings, SettingsError
@@ -71,15 +72,14 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 @asynccontextmanager
 async def operating(folder: Path) -> AsyncIterator[Operated]:
     """Serve a seeded store with its operations port."""
+    settings = Settings(database_url=SecretStr(f"sqlite:///{folder}/signals.db"))
     metrics = Metrics(CALL_NAMES)
     async with run_service(folder, make_coverage(), metrics=metrics) as served:
         readiness = Readiness(SnapshotCache(served.market), served.access, served.clock)
         with open_listener("127.0.0.1", 0) as listener:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with (
-                MetricsServer(listener, c_bool(), store_folder=folder).serve_metrics(
-                    metrics, readiness
-                ),
+                MetricsServer(settings, listener, c_bool(), None).serve_metrics(metrics, readiness),
                 httpx.AsyncClient(base_url=address, verify=False, timeout=30) as client,
             ):
                 yield Operated(served, client)
