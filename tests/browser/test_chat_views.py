@@ -134,8 +134,7 @@ async def show_result(
 ) -> AsyncIterator[tuple[BrowserWindow, Any, dict[str, Any]]]:
     """Call a tool in the host; yield the window, the frame of the view, and what the host read."""
     # The scheme of the system is the other one, so the host's theme decides.
-    scheme = "light" if theme == "dark" else "dark"
-    async with open_tab(stage.browser, 1440, scheme) as window:
+    async with open_tab(stage.browser, 1440, "light" if theme == "dark" else "dark") as window:
         await window.page.set_viewport_size({"width": width, "height": 900})
         await window.page.goto(stage.host)
         read = await window.page.evaluate(

@@ -180,8 +180,7 @@ async def test_the_first_row_of_the_board_is_on_the_first_screen(
     async with open_tab(stage.browser, width, cookies=stage.cookies[role]) as walk:
         await walk.page.goto(stage.served.base_url)
         box = await walk.page.locator(FIRST_ROW).bounding_box()
-        most = MAX_LANDING_Y if role == "visitor" else MAX_FIRST_ROW_Y[width]
-        assert 0 < box["y"] <= most
+        assert 0 < box["y"] <= (MAX_LANDING_Y if role == "visitor" else MAX_FIRST_ROW_Y[width])
 
 
 @pytest.mark.parametrize("role", ["visitor", "member"])
@@ -202,8 +201,7 @@ async def test_a_page_is_small_with_all_that_it_loads(stage: Stage, role: Role, 
         loaded: list[Any] = []
         walk.page.on("requestfinished", lambda request: loaded.append(request))
         await walk.page.goto(stage.served.base_url + path, wait_until="networkidle")
-        names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
-        assert "page.css" in names
+        assert "page.css" in {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
         sizes = [len(await (await request.response()).body()) for request in loaded]
         assert 10_000 < sum(sizes) < MAX_BYTES[path]
 

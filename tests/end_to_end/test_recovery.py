@@ -257,8 +257,7 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs):
             hour = format_instant(MIDNIGHT_MS + number * HOUR_MS)
             process.wait_for_event("run", WITHIN_S + 3600 / rate, hour=hour)
         address = f"http://127.0.0.1:{port}/api/v1/state"
-        answer = httpx.get(address, headers={"X-Api-Key": api_key}, timeout=WITHIN_S)
-        meta = answer.json()["meta"]
+        meta = httpx.get(address, headers={"X-Api-Key": api_key}, timeout=WITHIN_S).json()["meta"]
         assert process.stop() == 0
 
     made = commits_after(tmp_path, MIDNIGHT_MS - 5 * HOUR_MS + 3 * MINUTE_MS)

@@ -315,7 +315,6 @@ def test_the_workflow_of_a_customer_runs_the_command_and_keeps_what_it_writes() 
     workflow = yaml.safe_load((DEPLOY / "verify" / "github-actions.yml").read_text())
     steps = workflow["jobs"]["verify"]["steps"]
     (verify,) = [step["run"] for step in steps if step.get("id") == "verify"]
-    args = _build_parser().parse_args(shlex.split(verify)[1:])
-    assert args.state == Path("record")
+    assert _build_parser().parse_args(shlex.split(verify)[1:]).state == Path("record")
     assert workflow["permissions"] == {"contents": "write"}
     assert (steps[-1]["if"][:8], "git add --all record" in steps[-1]["run"]) == ("always()", True)

@@ -42,8 +42,7 @@ def test_the_runtime_lock_is_part_of_the_others_and_holds_no_development_tools()
     assert (
         names & {"ccxt", "distributed", "hypothesis", "mypy", "pandas", "pytest", "ruff"} == set()
     )
-    dependencies = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
-    assert dependencies - names == set()
+    assert {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]} - names == set()
 
 
 @pytest.mark.clause("operation")

@@ -123,8 +123,7 @@ def test_a_table_of_fields_has_types_values_and_meanings():
 @pytest.mark.prove
 def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
     result = results[number]
-    shown = result if result["isError"] else result["structuredContent"]
-    assert shown == ANSWERS[number]
+    assert (result if result["isError"] else result["structuredContent"]) == ANSWERS[number]
 
 
 @pytest.mark.clause("documents")

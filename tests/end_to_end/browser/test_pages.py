@@ -46,8 +46,7 @@ async def shown(walk: BrowserWindow) -> list[str]:
     tickers: list[str] = await walk.page.locator(
         ".board tbody th[scope=row] a:visible"
     ).all_inner_texts()
-    messages = await walk.page.inner_text("#shown")
-    assert messages == str(len(tickers))
+    assert (await walk.page.inner_text("#shown")) == str(len(tickers))
     return tickers
 
 
@@ -104,8 +103,7 @@ async def test_a_star_is_stored_and_the_watchlist_narrows_as_it_changes(
     async with open_window(WIDTHS[0], "dark", await member_of(full)) as walk:
         await walk.page.goto(full.base_url)
         for ticker in ("ETH", "BTC"):
-            star = walk.page.get_by_role("button", name=f"Watch {ticker}", exact=True)
-            await star.click()
+            await walk.page.get_by_role("button", name=f"Watch {ticker}", exact=True).click()
             await walk.page.get_by_role("button", name=f"Stop watching {ticker}").wait_for()
         await walk.page.click("label.fold")
         await walk.page.select_option("select[name=show]", "watched")
@@ -328,8 +326,7 @@ async def test_a_form_sends_only_the_filters_that_are_set(small: RunningService)
         await walk.page.select_option("select[name=timeframe]", "1h")
         async with walk.page.expect_navigation():
             await walk.page.get_by_role("button", name="Filter").click()
-        query = urlsplit(walk.page.url).query
-        assert query == "tier=universe&timeframe=1h&order=newest"
+        assert urlsplit(walk.page.url).query == "tier=universe&timeframe=1h&order=newest"
         assert await walk.page.locator("tbody tr:has(td)").count() == 6
         await walk.page.click("label.fold")
         await walk.press("Clear")

@@ -435,8 +435,7 @@ def has_arguments(command: argparse.ArgumentParser) -> bool:
 
 
 def test_every_command_with_arguments_has_examples():
-    named = {name for name, one in COMMANDS.items() if has_arguments(one)}
-    assert named - EXAMPLES.keys() == set()
+    assert {name for name, one in COMMANDS.items() if has_arguments(one)} - EXAMPLES.keys() == set()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -615,8 +614,7 @@ def test_a_command_loads_only_the_libraries_that_it_needs(tmp_path, arguments, n
 def test_a_command_on_postgresql_does_not_load_sqlite(tmp_path, arguments, needed):
     # A database that cannot be reached is waited for, and a wrong parameter ends the command.
     url = "postgresql://127.0.0.1:1/signals?sslmode=wrong"
-    modules = loaded(tmp_path, *arguments, database_url=url)
-    assert modules & ALL - needed == POSTGRES
+    assert loaded(tmp_path, *arguments, database_url=url) & ALL - needed == POSTGRES
 
 
 def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):

@@ -63,8 +63,7 @@ async def test_a_host_gets_the_same_responses_as_over_http(served, tmp_path, mod
         transport = stdio_client(host, errlog=errlog)
         async with Client(transport, mode=mode, read_timeout_seconds=ENDS_WITHIN_S) as client:
             assert client.protocol_version == ("2025-11-25" if mode == "legacy" else "2026-07-28")
-            listed = await client.list_tools()
-            assert [tool.name for tool in listed.tools] == list(TOOLS_BY_NAME)
+            assert [tool.name for tool in (await client.list_tools()).tools] == list(TOOLS_BY_NAME)
             calls = [(tool, ARGUMENTS.get(tool, {})) for tool in TOOLS_BY_NAME]
             for tool, arguments in [*calls, *REFUSED]:
                 result = await client.call_tool(tool, arguments)

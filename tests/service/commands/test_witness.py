@@ -26,8 +26,7 @@ LOG = LogKey.create("signals.example/api/v1/log")
 
 @pytest.fixture
 def witness(tmp_path: Path) -> Witness:
-    log = LOG.vkey
-    return Witness(tmp_path / "witness.json", "witness.example/w1", log, lambda: NOW)
+    return Witness(tmp_path / "witness.json", "witness.example/w1", LOG.vkey, lambda: NOW)
 
 
 async def build_request(log: FeedLog, old: int) -> str:

@@ -360,8 +360,7 @@ def test_a_name_that_no_request_can_have_is_refused(name, value):
 def test_the_right_form_of_an_origin_is_suggested(value: str, meant: str | None):
     with pytest.raises(SettingsError) as caught:
         Settings.read({PREFIX + "ALLOWED_ORIGINS": value})
-    hint = "" if meant is None else f"did you mean {meant}?"
-    assert hint in str(caught.value)
+    assert ("" if meant is None else f"did you mean {meant}?") in str(caught.value)
     assert ("did you mean" in str(caught.value)) is (meant is not None)
     assert "secret" not in str(caught.value)
 

@@ -120,8 +120,7 @@ async def test_no_text_of_a_user_becomes_a_label(operated_service: Operated):
     text = (await operated_service.client.get("/metrics")).text
     for sent in ("NVDA", "made_up", EMAIL, served.api_key, "127.0.0.1"):
         assert sent not in text
-    tools = {labels["tool"] for labels in labels_of(text) if "tool" in labels}
-    assert tools == set(CALL_NAMES)
+    assert {labels["tool"] for labels in labels_of(text) if "tool" in labels} == set(CALL_NAMES)
 
 
 def labels_of(text: str) -> list[dict[str, str]]:

@@ -153,8 +153,7 @@ async def test_each_attempt_has_the_same_id_and_a_signature_of_its_own():
             "timestamp": ROW["created_at"],
             "data": EVENT,
         }
-    ids = [headers["webhook-id"] for headers, _ in received]
-    assert ids == ["universe:BRK:B:enzo:1h:5:0"] * 2
+    assert [headers["webhook-id"] for headers, _ in received] == ["universe:BRK:B:enzo:1h:5:0"] * 2
     times = [int(headers["webhook-timestamp"]) for headers, _ in received]
     assert times[1] - times[0] == 9
 
@@ -620,8 +619,7 @@ async def test_only_rows_with_which_enough_indicators_agree_are_handed_on(
         steps = []
     since = format_instant(LATER - 1)
     await follow(served_alone, receiver, *steps, since=since, least=least, is_dated=is_dated)
-    expected = [row.id for row in first[:first_run] + second[:second_run]]
-    assert receiver.ids == expected
+    assert receiver.ids == [row.id for row in first[:first_run] + second[:second_run]]
     # Also the place of a row that is left out is saved.
     assert receiver.saved[-1] == format_instant(second[-1].created_at)
 

@@ -71,8 +71,7 @@ def fail(count: int, *retry_after_s: int):
 
 async def test_pauses_double_up_to_five_minutes_until_an_attempt_succeeds():
     time, failures = FakeTime(), []
-    retrier = Retrier(time, time.sleep, lambda: 0.0, failures.append)
-    assert await retrier.retry(fail(11)) == 11
+    assert await Retrier(time, time.sleep, lambda: 0.0, failures.append).retry(fail(11)) == 11
     assert sum(time.slept) == 1 + 2 + 4 + 8 + 16 + 32 + 64 + 128 + 256 + 300 + 300
     assert failures[0] == "failure 0; trying again in 1 s"
     assert len(failures) == 11
@@ -80,8 +79,7 @@ async def test_pauses_double_up_to_five_minutes_until_an_attempt_succeeds():
 
 async def test_a_longer_pause_is_kept_if_the_other_side_asks_for_it():
     time = FakeTime()
-    retrier = Retrier(time, time.sleep, lambda: 0.0, lambda text: None)
-    await retrier.retry(fail(2, 3600))
+    await Retrier(time, time.sleep, lambda: 0.0, lambda text: None).retry(fail(2, 3600))
     assert sum(time.slept) == 7200
     # In suspend no timer runs, so the clock is read again after each short sleep.
     assert max(time.slept) == 30
@@ -169,8 +167,7 @@ class DatedClient(ServiceClient):
         self._clock = service.clock if is_dated else None
 
     async def read_view(self, *args: Any) -> Answer:
-        answer = await super().read_view(*args)
-        return answer._replace(sent_at=self._clock and self._clock.now)
+        return (await super().read_view(*args))._replace(sent_at=self._clock and self._clock.now)
 
 
 async def follow(

@@ -77,8 +77,7 @@ async def test_changes_of_state_have_a_row_for_each_reading(read: Read, served: 
     columns = ["TICKER", "INDICATOR", "TF", "READING", "SINCE (UTC)", "AGE", "PRICE THEN", "MOVE"]
     assert cells(table)[1] == columns
     assert len(cells(table)) >= 2 + len(records)
-    answer = json.loads(await read(*command, "--json"))
-    assert answer["assets"] == [asset]
+    assert json.loads(await read(*command, "--json"))["assets"] == [asset]
 
 
 @pytest.mark.clause("operation")
