@@ -37,7 +37,12 @@ from tests.support.signals_command import (
 )
 from tests.support.store_homes import open_and_close
 
-IS_RECOVERING = "SELECT pg_is_in_recovery()"
+IS_PROMOTED = "SELECT NOT pg_is_in_recovery()"
+# Whether the segment that was just completed is in the archive.
+IS_ARCHIVED = """
+SELECT last_archived_wal >= (SELECT pg_walfile_name(pg_current_wal_lsn() - 1))
+FROM pg_stat_archiver
+"""
 GUIDE = (ROOT / "docs" / "recovery.md").read_text()
 COPY_ACCESS = re.search(r"^sqlite3 (\S+) (\"\.backup .+\")$", GUIDE, re.MULTILINE)
 # The servers that the page is written for: their settings and recovery steps, as printed there.
@@ -106,7 +111,7 @@ def test_a_postgres_database_is_recovered_to_a_time(
     time = asyncio.run(_fetch(url, "SELECT now()"))
     run_signals(tmp_path, "keys", "create", "--label", "by mistake", database_url=url)
     asyncio.run(_fetch(url, "SELECT pg_switch_wal()"))
-    asyncio.run(_wait_until_archived(url))
+    asyncio.run(_wait_until(url, IS_ARCHIVED))
     server.stop()
     _run("mv", server.data, server.folder / "lost")
     _run("mv", base, server.data)
@@ -118,7 +123,7 @@ def test_a_postgres_database_is_recovered_to_a_time(
     assert settings != RECOVERY_SETTINGS
     _append(server.data, settings, server.folder)
     server.start()
-    asyncio.run(_wait_until_promoted(url))
+    asyncio.run(_wait_until(url, IS_PROMOTED))
     assert list_labels(tmp_path, database_url=url) == ["before the base", "after the base"]
     assert asyncio.run(_count(url, key_hash, 1)) == 4
     assert run_signals(tmp_path, "audit", database_url=url).returncode == 0
@@ -146,20 +151,9 @@ async def _fetch(url: str, query: str) -> object:
         await session.close()
 
 
-async def _wait_until_archived(url: str) -> None:
-    """Wait until the segment that was just completed is in the archive."""
-    done = (
-        "SELECT last_archived_wal >= (SELECT pg_walfile_name(pg_current_wal_lsn() - 1)) "
-        "FROM pg_stat_archiver"
-    )
+async def _wait_until(url: str, query: str) -> None:
     async with asyncio.timeout(WITHIN_S):
-        while not await _fetch(url, done):
-            await asyncio.sleep(0.01)
-
-
-async def _wait_until_promoted(url: str) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while await _fetch(url, IS_RECOVERING):
+        while not await _fetch(url, query):
             await asyncio.sleep(0.01)
 
 

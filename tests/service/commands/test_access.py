@@ -141,13 +141,27 @@ def test_a_key_is_created_with_an_expiry_that_the_list_shows(tmp_path, value, ex
     assert key["status"].startswith(expected)
 
 
-@pytest.mark.parametrize("value", ["0", "3651", "tomorrow", "2999-01-31T25:00", "2999-02-31"])
-def test_a_bad_expiry_is_refused_with_the_accepted_forms(tmp_path, value):
-    create_store(tmp_path)
-    done = run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", value)
-    assert done.returncode == 2
-    assert "number of days from 1 to 3650" in done.stderr
-    assert run_signals(tmp_path, "keys", "list").stdout == ""
+@pytest.mark.parametrize(
+    ("command", "accepted"),
+    [
+        *(
+            (f"keys create --label own --expires {value}", "number of days from 1 to 3650")
+            for value in ("0", "3651", "tomorrow", "2999-01-31T25:00", "2999-02-31")
+        ),
+        *(
+            (f"serve --workers={value}", f"1 or more, not {value!r}")
+            for value in ("0", "-1", "two")
+        ),
+        ("completion tcsh", "choose from"),
+    ],
+)
+def test_a_value_that_is_not_accepted_is_refused_with_the_accepted_forms(
+    tmp_path, command, accepted
+):
+    done = run_signals(tmp_path, *command.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert accepted in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_cannot_be_created_expired(tmp_path):

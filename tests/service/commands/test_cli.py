@@ -98,13 +98,31 @@ def test_the_command_alone_prints_all_commands_under_headings(tmp_path):
     ]
 
 
-def test_revoking_an_unknown_key_fails_in_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("command", "settings", "reason"),
+    [
+        ("keys revoke 7", {}, "there is no key 7: see `signals keys list` for the ids"),
+        ("keys list", {"daily_limits": "1"}, "SIGNALS_DAILY_LIMITS is not a setting"),
+        ("replay --bars bars", {"database_url": "sqlite:///missing/signals.db"}, ".*missing"),
+        ("audit", {"database_url": "sqlite:///bars/BTC_1h.csv"}, ".*BTC_1h.csv"),
+    ],
+)
+def test_a_mistake_of_the_operator_ends_a_command_in_one_line(tmp_path, command, settings, reason):
     create_store(tmp_path)
-    done = run_signals(tmp_path, "keys", "revoke", "7")
+    write_bars(tmp_path / "bars")
+    done = run_signals(tmp_path, *command.split(), **settings)
     assert done.returncode == 1
-    assert (
-        only_line(done.stderr) == "signals: there is no key 7: see `signals keys list` for the ids"
-    )
+    assert re.match(f"signals: {reason}", only_line(done.stderr))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_occupied_port_ends_serve_in_one_line_before_anything_is_created(tmp_path, workers):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run_signals(tmp_path, "serve", "--workers", workers, port=port)
+    assert done.returncode == 1
+    assert f"port {port}" in only_line(done.stderr)
+    assert not (tmp_path / "signals.db").exists()
 
 
 @pytest.mark.parametrize(
@@ -122,12 +140,6 @@ def test_wrong_arguments_end_with_status_2_in_one_line(tmp_path, arguments, reas
     done = run_signals(tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert only_line(done.stderr).startswith(f"signals: {reason}")
-
-
-def test_an_unknown_setting_stops_every_command(tmp_path):
-    done = run_signals(tmp_path, "keys", "list", daily_limits="1")
-    assert done.returncode == 1
-    assert only_line(done.stderr).startswith("signals: SIGNALS_DAILY_LIMITS is not a setting")
 
 
 def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
@@ -246,32 +258,6 @@ def test_a_start_that_finds_no_keys_is_refused_until_they_are_given_up(tmp_path)
     assert run_signals(tmp_path, "keys", "adopt").returncode == 0
     assert run_signals(tmp_path, "compute", source=f"files:{bars}").returncode == 0
     assert run_signals(tmp_path, "keys", "list").returncode == 0
-
-
-def test_a_missing_folder_fails_in_one_line(tmp_path):
-    bars = write_bars(tmp_path / "bars")
-    url = f"sqlite:///{tmp_path / 'missing' / 'signals.db'}"
-    done = run_signals(tmp_path, "replay", "--bars", str(bars), database_url=url)
-    assert done.returncode == 1
-    assert "missing" in only_line(done.stderr)
-
-
-def test_a_file_that_is_not_a_database_fails_in_one_line(tmp_path):
-    (tmp_path / "signals.db").write_bytes(b"not a database" * 100)
-    done = run_signals(tmp_path, "audit")
-    assert done.returncode == 1
-    assert "signals.db" in only_line(done.stderr)
-
-
-def test_serve_on_an_occupied_port_fails_in_one_line(tmp_path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        done = run_signals(tmp_path, "serve", port=port)
-    assert done.returncode == 1
-    assert f"port {port}" in only_line(done.stderr)
-    assert not (tmp_path / "signals.db").exists()
 
 
 @pytest.mark.parametrize("source", ["simulated", "files:other"])
@@ -479,12 +465,6 @@ def test_other_shells_get_a_script_of_their_own(tmp_path, shell, start):
     assert script.startswith(start)
     for name in ("confluence", "min-agree"):
         assert name in script
-
-
-def test_an_unknown_shell_is_refused(tmp_path):
-    done = run_signals(tmp_path, "completion", "tcsh")
-    assert done.returncode == 2
-    assert "choose from" in only_line(done.stderr.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,7 @@ from itertools import product
 from pathlib import Path
 
 import httpx
-import httpx2
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.tools.registry import TOOLS
 from schemas.result import SIMULATED_NOTE
@@ -35,7 +32,6 @@ from tests.support.signals_command import (
     ForkedCommand,
     RunningCommand,
     build_environment,
-    create_store,
     find_free_port,
     list_rows,
     run_signals,
@@ -87,19 +83,6 @@ def test_a_script_reads_the_replayed_state(replayed):
 
 
 @pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
-async def test_an_agent_reads_the_same_state_and_an_empty_feed(replayed):
-    address, api_key = replayed
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as http:
-        transport = streamable_http_client(f"{address}/api/v1/mcp", http_client=http)
-        async with Client(transport, read_timeout_seconds=10) as client:
-            state = await client.call_tool("signals_get_state", {"ticker": "btc"})
-            feed = await client.call_tool("signals_get_signals", {"indicator": "Bayesian Trend"})
-    assert state.structured_content["counts"]["assets"] == 1
-    assert feed.structured_content["pagination"]["next_cursor"] is None
-
-
-@pytest.mark.usefixtures("use_single_ca")
 def test_an_unknown_key_is_refused_by_the_running_server(replayed):
     address, _ = replayed
     headers = {"X-Api-Key": "ek_" + "A" * 43}
@@ -116,21 +99,6 @@ def test_serve_computes_the_hours_after_the_replay(tmp_path):
             f"{address}/api/v1/signals", headers={"Authorization": f"Bearer {api_key}"}
         ).json()
     assert state["meta"]["as_of"] == "2025-01-02T06:03:00.000Z"
-
-
-@pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
-def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
-    bars = write_bars(tmp_path / "bars", count=30)
-    create_store(tmp_path)
-    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
-    with served_process(tmp_path, source=f"files:{bars}") as (address, _):
-        headers = {"Authorization": f"Bearer {api_key}"}
-        answer = httpx.get(f"{address}/api/v1/state", headers=headers)
-        revoked = run_signals(tmp_path, "keys", "revoke", "1").returncode
-        refused = httpx.get(f"{address}/api/v1/state", headers=headers)
-    assert (answer.status_code, revoked) == (200, 0)
-    assert (refused.status_code, refused.json()["error"]) == (403, "revoked_key")
 
 
 def stored(folder: Path) -> tuple[int, int]:
@@ -247,18 +215,6 @@ def test_a_key_is_shown_only_on_loopback_without_a_public_address(market, settin
     with on_a_terminal(market, port=find_free_port(), **settings) as process:
         assert ("ek_" in "".join(process.printed)) is is_shown
         assert ("/sign-in/sl_" in "".join(process.printed)) is is_shown
-
-
-@pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
-def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
-    port = find_free_port()
-    with start_signals(
-        market, "serve", port=port, host="::1", universe=str(market / "universe.toml")
-    ) as process:
-        assert process.wait_for_line("Listening on ") == f"Listening on http://[::1]:{port}\n"
-        assert httpx.get(f"http://[::1]:{port}/api/v1").status_code == 200
-        assert process.stop() == 0
 
 
 @pytest.mark.usefixtures("use_single_ca")

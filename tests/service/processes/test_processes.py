@@ -108,18 +108,6 @@ def test_both_processes_end_together(market: Path, number: int) -> None:
 @pytest.mark.clause("operation")
 @pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.prove
-def test_a_failure_of_the_compute_process_ends_the_command_in_one_line(tmp_path: Path) -> None:
-    with start_signals(tmp_path, *ONE, source="files:nowhere", port=find_free_port()) as process:
-        process.wait_for_line("signals: ")
-        assert process.wait_for_exit() == 1
-    assert len(process.printed) == 1
-    assert process.printed[0].startswith("signals: ")
-    assert "nowhere" in process.printed[0]
-
-
-@pytest.mark.clause("operation")
-@pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
 async def test_a_run_is_counted_by_the_serving_process(market: Path) -> None:
     """On a clock that both processes share."""
     computed, port = stored(market)[0], find_free_port()

@@ -338,21 +338,22 @@ def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_built", "source", "said"),
+    ("workers", "is_built", "source", "said"),
     [
-        (False, "files:nowhere", "nowhere"),
-        pytest.param(True, "simulated", "holds bars of the source ", marks=pytest.mark.prove),
+        (1, False, "files:nowhere", "nowhere"),
+        (2, False, "files:nowhere", "nowhere"),
+        (2, True, "simulated", "holds bars of the source "),
     ],
 )
 @pytest.mark.prove
 def test_an_error_of_the_compute_process_ends_the_command_in_one_line(
-    tmp_path: Path, is_built: bool, source: str, said: str
+    tmp_path: Path, workers: int, is_built: bool, source: str, said: str
 ) -> None:
     bars = write_bars(tmp_path / "bars")
     if is_built:
         assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     with start_signals(
-        tmp_path, "serve", "--workers=2", source=source, port=find_free_port()
+        tmp_path, "serve", f"--workers={workers}", source=source, port=find_free_port()
     ) as process:
         process.wait_for_line("signals: ")
         assert process.wait_for_exit() == 1
@@ -369,21 +370,3 @@ def test_a_worker_that_cannot_start_ends_the_command_with_status_1(folder: Path)
         (folder / "signals.db").mkdir()
         os.kill(killed, signal.SIGKILL)
         assert service.running.wait_for_exit() == 1
-
-
-def test_an_occupied_port_fails_in_one_line_before_any_process_starts(folder: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        done = run_signals(folder, "serve", "--workers", "2", port=port)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert f"port {port}" in done.stderr
-
-
-@pytest.mark.parametrize("given", ["0", "-1", "two"])
-def test_an_invalid_number_of_workers_is_refused(tmp_path: Path, given: str) -> None:
-    done = run_signals(tmp_path, "serve", f"--workers={given}")
-    assert done.returncode == 2
-    assert f"must be 1 or more, not {given!r}" in done.stderr
