@@ -101,8 +101,7 @@ async def _run_command(args: Namespace) -> int:
     values = _list_values(args, settings)
     # A parameter without a value keeps its default, such as the clock of a test.
     names = inspect.signature(function).parameters
-    given = {name: values[name]() for name in names if name in values}
-    status = function(**given)
+    status = function(**{name: values[name]() for name in names if name in values})
     return int(await status if inspect.isawaitable(status) else status)
 
 
@@ -186,8 +185,7 @@ def _build_parser() -> ArgumentParser:
         )
         exclusive = defaultdict[str, Any](added.add_mutually_exclusive_group)
         for names, excluding, named in command.options:
-            target = added if excluding is None else exclusive[excluding]
-            target.add_argument(*names, **named)
+            (added if excluding is None else exclusive[excluding]).add_argument(*names, **named)
         added.set_defaults(
             run=command.run, failure_status=command.failure_status, **command.defaults
         )

@@ -66,8 +66,7 @@ def parse_expiry(text: str) -> Callable[[int], int]:
         return lambda now: now + int(text) * DAY_MS
     try:
         if len(text) == len("YYYY-MM-DD"):
-            midnight = datetime.combine(date.fromisoformat(text), time(), UTC)
-            at = int(midnight.timestamp()) * 1000
+            at = int(datetime.combine(date.fromisoformat(text), time(), UTC).timestamp()) * 1000
         else:
             at = parse_time(text)
     except (ValueError, argparse.ArgumentTypeError):

@@ -446,8 +446,7 @@ def _report_venue(
         if listing.venue == venue
     }
     for asset in universe.tracked_assets:
-        ended = (one for one in asset.listings if one.until and not one.is_open(now))
-        for listing in ended:
+        for listing in (one for one in asset.listings if one.until and not one.is_open(now)):
             if listing.venue == venue and listing.symbol in symbols:
                 text = f"{asset.ticker}: lists {listing.symbol}, which the file ends on"
                 yield Finding("warn", venue, f"{text} {listing.until}")

@@ -23,7 +23,7 @@ from rest_shim.endpoints import CALL_NAMES
 from rest_shim.manifest import build_manifest
 from schemas.vocabulary import Clock
 from service.commands.console import echo
-from service.config.providers import describe_billing, describe_mail, find_outage_reason
+from service.config.providers import describe_billing, find_outage_reason
 from service.config.settings import Settings
 from service.config.stores import retry_until_reached
 from service.http.app import build_app
@@ -232,11 +232,12 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
             f"(for another: {program} sign-in):\n  {link}"
         )
     hint = settings.address_hint
+    is_mail_sent_or_unused = settings.smtp_url is not None or settings.billing == "off"
     paragraphs = (
         f"Listening on {settings.address}",
         None if hint is None else f"Listening on all addresses of this machine: {hint}.",
         describe_billing(resources.provider, is_local=settings.is_local),
-        describe_mail(settings),
+        None if is_mail_sent_or_unused else f"Mail: written to {settings.outbox_folder}.",
         f"MCP endpoint:\n  {mcp.url}",
         key,
         pages,

@@ -98,13 +98,6 @@ def open_mailer(settings: Settings) -> Mailer:
     )
 
 
-def describe_mail(settings: Settings) -> str | None:
-    """Return a line for the start message if mail is written to a folder instead of sent."""
-    if settings.smtp_url is not None or settings.billing == "off":
-        return None
-    return f"Mail: written to {settings.outbox_folder}."
-
-
 def choose_visible_outbox(settings: Settings) -> Path | None:
     """Return the outbox folder if pages may name it: only on a service for this machine."""
     is_visible = settings.smtp_url is None and settings.is_local

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
@@ -24,10 +24,10 @@ def split_commas(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _expect(is_accepted: Callable[[str], object], expected: str) -> AfterValidator:
-    """Return a validator of texts; its message says what is expected."""
+def _expect(is_accepted: Callable[[Any], object], expected: str) -> AfterValidator:
+    """Return a validator whose message says what is expected."""
 
-    def validate(value: str) -> str:
+    def validate(value: ValueT) -> ValueT:
         if not is_accepted(value):
             raise ValueError(expected)
         return value
@@ -39,8 +39,7 @@ def _parse_database_url(value: SecretStr) -> SecretStr:
     url = value.get_secret_value()
     if url.startswith(POSTGRES_ALIAS):
         url = POSTGRES + url.removeprefix(POSTGRES_ALIAS)
-    is_file = url.startswith(SQLITE) and url != SQLITE
-    if not (is_file or _is_postgres(url)):
+    if not ((url.startswith(SQLITE) and url != SQLITE) or _is_postgres(url)):
         raise ValueError(
             "expected sqlite:///PATH or postgresql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE, "
             "with special characters in USER and PASSWORD percent-encoded, and a HOST that can be "
@@ -63,12 +62,6 @@ def _is_postgres(url: str) -> bool:
     is_printable = unquote(parts.netloc.rpartition("@")[2] + parts.path).isprintable()
     is_plain = is_printable and not {"@", "/"} & set(parts.path[1:])
     return url.startswith(POSTGRES) and is_whole and is_plain
-
-
-def _validate_webhook_secret(value: SecretStr) -> SecretStr:
-    if not value.get_secret_value().startswith("whsec_"):
-        raise ValueError("expected the endpoint's signing secret, which begins with whsec_")
-    return value
 
 
 def _validate_proxies(value: str) -> str:
@@ -196,4 +189,10 @@ Source = Annotated[
 ThrottleLimit = Annotated[
     Limit, BeforeValidator(lambda value: Limit.parse(value) if isinstance(value, str) else value)
 ]
-WebhookSecret = Annotated[SecretStr, AfterValidator(_validate_webhook_secret)]
+WebhookSecret = Annotated[
+    SecretStr,
+    _expect(
+        lambda value: value.get_secret_value().startswith("whsec_"),
+        "expected the endpoint's signing secret, which begins with whsec_",
+    ),
+]

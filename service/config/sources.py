@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from compute.bars import NO_BARS, Series
@@ -96,7 +97,11 @@ async def open_live_venues(
     )
     venues: dict[str, Venue] = {}
     async with AsyncExitStack() as stack:
-        for name, symbols in collect_symbols(universe).items():
+        # Perpetuals included.
+        symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
+        for one in chain.from_iterable(asset.listings for asset in universe.assets):
+            symbols_by_venue[one.venue] |= {one.symbol, one.perpetual or one.symbol}
+        for name, symbols in symbols_by_venue.items():
             venue: Venue
             if name == ALPACA:
                 if key_id is None and secret_key is None:
@@ -148,15 +153,6 @@ def describe_venues(venues: Sequence[str | None]) -> str:
     return f"{text}: {places}" if places else text
 
 
-def collect_symbols(universe: Universe) -> dict[str, set[str]]:
-    """Return the symbols of a universe by venue, including perpetuals."""
-    symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
-    for asset in universe.assets:
-        for listing in asset.listings:
-            symbols_by_venue[listing.venue] |= {listing.symbol, listing.perpetual or listing.symbol}
-    return dict(symbols_by_venue)
-
-
 def create_bar_loader(store: MarketStore | None) -> StoredBarsLoader:
     """Return a loader of stored hourly bars opened after a given time; no store, no bars."""
 
@@ -171,8 +167,7 @@ def create_sources_loader(store: MarketStore | None) -> SourcesLoader:
 
     async def load_sources() -> dict[str, str]:
         # In order of revision, so the newest one wins.
-        rows = () if store is None else await store.sources()
-        return {row.ticker: row.listing for row in rows}
+        return {row.ticker: row.listing for row in (() if store is None else await store.sources())}
 
     return load_sources
 

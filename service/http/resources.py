@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Final
 from urllib.parse import urlsplit
@@ -116,22 +116,22 @@ async def run_maintenance(
         await job.run()
 
 
+@dataclass
 class NoticeKeeper:
     """Keeps the newest notice of each name; a store that fails is only logged."""
 
-    def __init__(self, store: AccessStore, clock: Clock) -> None:
-        self._store: Final = store
-        self._clock: Final = clock
-        self._kept_at: dict[str, int] = {}
+    store: AccessStore
+    clock: Clock
+    kept_at: dict[str, int] = field(default_factory=dict)
 
     async def keep(self, name: str, detail: str) -> None:
         """Replace the notice of this name, unless that was done in the last minute."""
-        now = self._clock()
-        if now - self._kept_at.get(name, now - PAUSE_MS) < PAUSE_MS:
+        now = self.clock()
+        if now - self.kept_at.get(name, now - PAUSE_MS) < PAUSE_MS:
             return
-        self._kept_at[name] = now
+        self.kept_at[name] = now
         try:
-            await self._store.put_notice(Notice(name, detail, now))
+            await self.store.put_notice(Notice(name, detail, now))
         except StoreError as error:
             log.warning("notice_not_kept", notice=name, **describe_failure(error))
 

@@ -432,8 +432,7 @@ def calculate_max_connections() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
-    usable = soft - RESERVED_DESCRIPTORS - UNCOUNTED_DESCRIPTORS
-    return max(1, min(MAX_CONNECTIONS, usable))
+    return max(1, min(MAX_CONNECTIONS, soft - RESERVED_DESCRIPTORS - UNCOUNTED_DESCRIPTORS))
 
 
 class Exchanges:

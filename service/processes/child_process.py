@@ -176,7 +176,17 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             name, arguments = self._connection.recv()
         except (EOFError, ConnectionResetError):
             # The pipe closed without an error, so the process did not get to report one.
-            self._restart()
+            self._process.join()
+            exit_status = self._process.exitcode or 0
+            # Signals give a negative status. A positive one would recur after a restart.
+            if exit_status > 0:
+                text = f"the {self._name} process ended with status {exit_status}"
+                raise RuntimeError(text) from None
+            dead_pid = self._process.pid
+            self._connection.close()
+            self._bar.close()
+            self._start()
+            log.warning(f"{self._name}_restarted", died=dead_pid, status=exit_status)
             return
         if name == "failed":
             raise arguments[0]
@@ -206,18 +216,6 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
         # If the process is dead, `watch` restarts it.
         with suppress(OSError):
             self._connection.send(None)
-
-    def _restart(self) -> None:
-        self._process.join()
-        exit_status = self._process.exitcode or 0
-        # Signals give a negative status. A positive one would recur after a restart.
-        if exit_status > 0:
-            raise RuntimeError(f"the {self._name} process ended with status {exit_status}")
-        dead_pid = self._process.pid
-        self._connection.close()
-        self._bar.close()
-        self._start()
-        log.warning(f"{self._name}_restarted", died=dead_pid, status=exit_status)
 
 
 def create_compute_process(

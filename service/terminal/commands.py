@@ -10,6 +10,7 @@ import random
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby
@@ -93,17 +94,17 @@ Spread = Callable[[], float]
 T = TypeVar("T")
 
 
+@dataclass
 class Retrier:
-    """Waits and retries. `elapsed` is a clock in ms that counts time in suspend."""
+    """Waits and retries. `elapsed` is a clock in ms that counts time in suspend.
 
-    def __init__(
-        self, elapsed: Clock, sleep: Sleep, spread: Spread, on_failure: Callable[[str], None]
-    ) -> None:
-        """`on_failure` is called with one line for each failure that is going to be retried."""
-        self._elapsed = elapsed
-        self._sleep = sleep
-        self._spread = spread
-        self._on_failure = on_failure
+    `on_failure` is called with one line for each failure that is going to be retried.
+    """
+
+    elapsed: Clock
+    sleep: Sleep
+    spread: Spread
+    on_failure: Callable[[str], None]
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return the result of the first attempt that raises no TransientError.
@@ -116,16 +117,16 @@ class Retrier:
                 return await attempt()
             except TransientError as error:
                 # Clients that lost a service at the same moment must not all come back together.
-                pause = max(longest * (1 - self._spread() / 2), error.retry_after_s)
-                self._on_failure(f"{error}; trying again in {pause:.0f} s")
+                pause = max(longest * (1 - self.spread() / 2), error.retry_after_s)
+                self.on_failure(f"{error}; trying again in {pause:.0f} s")
             longest = min(2 * longest, MAX_PAUSE_S)
             await self.wait(pause)
 
     async def wait(self, seconds: float, spread_s: float = 0) -> None:
         """Wait some seconds, and up to `spread_s` more."""
-        ends_at = self._elapsed() + 1000 * (seconds + spread_s * self._spread())
-        while (remaining_ms := ends_at - self._elapsed()) > 0:
-            await self._sleep(min(remaining_ms / 1000, MAX_STEP_S))
+        ends_at = self.elapsed() + 1000 * (seconds + spread_s * self.spread())
+        while (remaining_ms := ends_at - self.elapsed()) > 0:
+            await self.sleep(min(remaining_ms / 1000, MAX_STEP_S))
 
 
 class CursorFile:
@@ -186,13 +187,13 @@ class CursorFile:
 Choose = Callable[[Sequence[Json], Answer], Awaitable[Sequence[Json]]]
 
 
+@dataclass
 class ConfluenceCondition:
     """Chooses the rows on whose asset and timeframe enough indicators agree in their direction."""
 
-    def __init__(self, client: ServiceClient, retrier: Retrier, least: int) -> None:
-        self._client = client
-        self._retrier = retrier
-        self._least = least
+    client: ServiceClient
+    retrier: Retrier
+    least: int
 
     async def __call__(self, run: Sequence[Json], page: Answer) -> Sequence[Json]:
         """Return the rows that met it right after their run: one call per timeframe and side."""
@@ -207,15 +208,15 @@ class ConfluenceCondition:
             if key in agreeing or direction not in get_args(Side):
                 continue
             arguments = {"timeframe": timeframe, "direction": direction, **dated}
-            arguments["min_agree"] = min(self._least, MAX_MIN_AGREE)
-            answer = await self._retrier.retry(
-                partial(self._client.read_view, "confluence", arguments)
+            arguments["min_agree"] = min(self.least, MAX_MIN_AGREE)
+            answer = await self.retrier.retry(
+                partial(self.client.read_view, "confluence", arguments)
             )
             # The legacy key does not count twice.
             agreeing[key] = {
                 one["ticker"]
                 for one in answer.body["results"]
-                if one.get("current_agree", one["agree"]) >= self._least
+                if one.get("current_agree", one["agree"]) >= self.least
             }
         return [
             row
@@ -224,77 +225,63 @@ class ConfluenceCondition:
         ]
 
 
+@dataclass
 class FeedFollower:
     """Hands each row that matches the filters to `deliver`, at least once.
 
     A page or row in a form that is not the feed's raises a LookupError, TypeError or ValueError.
 
-    The place in the feed is the `created_at` of the last row. It is saved after each delivery, so
-    if the process is killed at any point, a restart repeats at most one. Rows that are refused are
-    parked before their place is saved.
+    The place in the feed is the `created_at` of the last row. `save` is called with it after each
+    delivery, so if the process is killed at any point, a restart repeats at most one. `park` is
+    called with events that were refused, before their place is saved. With `per_run`, the rows of a
+    run are one delivery.
     """
 
-    def __init__(
-        self,
-        client: ServiceClient,
-        filters: Mapping[str, str],
-        deliver: Deliver,
-        retrier: Retrier,
-        save: Callable[[str], None] = lambda instant: None,
-        park: Callable[[Sequence[Json], str], None] = lambda rows, reason: None,
-        choose: Choose | None = None,
-        *,
-        per_run: bool = False,
-    ) -> None:
-        """`save` is called with each new place in the feed, `park` with events that were refused.
-
-        With `per_run`, the rows of a run are one delivery.
-        """
-        self._client = client
-        self._filters = dict(filters)
-        self._deliver = deliver
-        self._retrier = retrier
-        self._save = save
-        self._park = park
-        self._choose = choose
-        self._per_run = per_run
+    client: ServiceClient
+    filters: Mapping[str, str]
+    deliver: Deliver
+    retrier: Retrier
+    save: Callable[[str], None] = lambda instant: None
+    park: Callable[[Sequence[Json], str], None] = lambda rows, reason: None
+    choose: Choose | None = None
+    per_run: bool = False
 
     async def find_newest(self) -> str:
         """Return the place after all rows that have come so far, and save it."""
-        page = (await self._read_page({**self._filters, "limit": "1"})).body
+        page = (await self._read_page({**self.filters, "limit": "1"})).body
         # Without any row, those to come are later than the newest run.
         newest: str = page["pagination"]["next_cursor"] or page["meta"]["as_of"]
         parse_served_time(newest)
-        self._save(newest)
+        self.save(newest)
         return newest
 
     async def follow(self, since: str) -> None:
         """Hand on the rows after a time; return when a recording has no more."""
         while True:
-            async for answer in walk_feed(self._read_page, since, self._filters):
+            async for answer in walk_feed(self._read_page, since, self.filters):
                 meta = answer.body["meta"]
                 # A run writes its rows within its hour.
                 for _, rows in groupby(answer.body["signals"], lambda row: row["created_at"][:13]):
                     run = list(rows)
-                    chosen = await self._choose(run, answer) if self._choose else run
-                    batches = [chosen] if self._per_run else [[row] for row in chosen]
+                    chosen = await self.choose(run, answer) if self.choose else run
+                    batches = [chosen] if self.per_run else [[row] for row in chosen]
                     for batch in filter(None, batches):
                         try:
-                            await self._retrier.retry(partial(self._deliver, batch, meta))
+                            await self.retrier.retry(partial(self.deliver, batch, meta))
                         except RefusalError as error:
-                            self._park([build_event(row, meta) for row in batch], str(error))
+                            self.park([build_event(row, meta) for row in batch], str(error))
                         since = batch[-1]["created_at"]
-                        self._save(since)
+                        self.save(since)
                     if since != run[-1]["created_at"]:
                         since = run[-1]["created_at"]
-                        self._save(since)
+                        self.save(since)
             if is_over(meta):
                 return
             pause_s = compute_pause_s(meta.get("nothing_new_before"), answer.sent_at)
-            await self._retrier.wait(pause_s, SPREAD_S)
+            await self.retrier.wait(pause_s, SPREAD_S)
 
     async def _read_page(self, arguments: Json) -> Answer:
-        return await self._retrier.retry(partial(self._client.read_view, "signals", arguments))
+        return await self.retrier.retry(partial(self.client.read_view, "signals", arguments))
 
 
 def compute_pause_s(nothing_new_before: str | None, sent_at: int | None) -> float:

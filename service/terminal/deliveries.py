@@ -71,8 +71,7 @@ def parse_webhook_secret(text: str) -> bytes:
 
 def sign(key: bytes, message_id: str, sent_at_s: int, body: bytes) -> dict[str, str]:
     """Return the headers of a signed request; `sent_at_s` is in epoch seconds."""
-    signed = f"{message_id}.{sent_at_s}.".encode() + body
-    digest = hmac.digest(key, signed, "sha256")
+    digest = hmac.digest(key, f"{message_id}.{sent_at_s}.".encode() + body, "sha256")
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(sent_at_s),
@@ -216,38 +215,37 @@ class WebhookSender:
         OperatorError if it is 410.
         """
         for row in rows:
-            await self._post(row, self.build_body(row, meta))
-
-    async def _post(self, row: Json, body: bytes) -> None:
-        if not (row["id"].isascii() and row["id"].isprintable()):
-            raise ValueError("the id of a row cannot be sent as a header")
-        # The id is the same for each attempt, and has no dots, because it is signed with dots
-        # around it. Each attempt has a signature of its own: receivers refuse old timestamps.
-        signed = sign(self._key, row["id"].replace(".", ":"), self._wall_clock() // 1000, body)
-        headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **signed}
-        transport = open_transport(self._url, self._proxy)
-        try:
-            async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, transport=transport) as http:
-                response = await fetch(
-                    *(http, "POST", self._url, POST_TIMEOUT_S),
-                    needs_body=False,
-                    content=body,
-                    headers=headers,
-                )
-        except httpx2.HTTPError as error:
-            # The address may hold a secret in its path, so only its host is named.
-            via = "" if self._proxy is None else f", through the proxy that {self._proxy[0]} names"
-            reason = f"{type(error).__name__}{via}"
-            raise TransientError(f"{self._host} did not answer ({reason})") from None
-        status = response.status_code
-        if status == GONE:
-            raise OperatorError(f"{self._host} answered 410: it wants no more rows")
-        if is_refusal(status):
-            secret = self._url.partition("://")[2].removeprefix(self._host)
-            words = quote_receiver(response.text, secret)
-            raise RefusalError(f"{self._host} answered {status}: {words}")
-        if not response.is_success:
-            raise TransientError(f"{self._host} answered {status}", parse_retry_after(response))
+            body = self.build_body(row, meta)
+            if not (row["id"].isascii() and row["id"].isprintable()):
+                raise ValueError("the id of a row cannot be sent as a header")
+            # The id is the same for each attempt, and has no dots, because it is signed with dots
+            # around it. Each attempt has a signature of its own: receivers refuse old timestamps.
+            signed = sign(self._key, row["id"].replace(".", ":"), self._wall_clock() // 1000, body)
+            headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **signed}
+            transport = open_transport(self._url, self._proxy)
+            try:
+                async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, transport=transport) as http:
+                    response = await fetch(
+                        *(http, "POST", self._url, POST_TIMEOUT_S),
+                        needs_body=False,
+                        content=body,
+                        headers=headers,
+                    )
+            except httpx2.HTTPError as error:
+                # The address may hold a secret in its path, so only its host is named.
+                reason = type(error).__name__
+                if self._proxy is not None:
+                    reason += f", through the proxy that {self._proxy[0]} names"
+                raise TransientError(f"{self._host} did not answer ({reason})") from None
+            status = response.status_code
+            if status == GONE:
+                raise OperatorError(f"{self._host} answered 410: it wants no more rows")
+            if is_refusal(status):
+                secret = self._url.partition("://")[2].removeprefix(self._host)
+                words = quote_receiver(response.text, secret)
+                raise RefusalError(f"{self._host} answered {status}: {words}")
+            if not response.is_success:
+                raise TransientError(f"{self._host} answered {status}", parse_retry_after(response))
 
 
 def parse_post_url(text: str) -> str:

@@ -427,8 +427,7 @@ def encode_json(value: Any) -> bytes:
 
 def open_console() -> Console:
     """Return standard output: with colours and its own width on a terminal, else with neither."""
-    is_terminal = sys.stdout.isatty()
-    width = None if is_terminal else UNLIMITED_WIDTH
+    width = None if sys.stdout.isatty() else UNLIMITED_WIDTH
     return Console(width=width, markup=False, highlight=False, emoji=False)
 
 
@@ -472,16 +471,13 @@ class RowPrinter:
         elif self._format == "csv":
             write_csv(*FEED.list_records(body), has_header=not self._has_header)
         else:
-            self._print_lines(FEED.build_table(body), meta)
+            if (origin := describe_origin(meta)) != self._printed_origin:
+                self._console.print(origin)
+                self._printed_origin = origin
+            table = FEED.build_table(body)
+            _print_rows(self._console, table, FEED_WIDTHS, has_header=not self._has_header)
+            sys.stdout.flush()
         self._has_header = True
-
-    def _print_lines(self, table: Table, meta: Json) -> None:
-        origin = describe_origin(meta)
-        if origin != self._printed_origin:
-            self._console.print(origin)
-            self._printed_origin = origin
-        _print_rows(self._console, table, FEED_WIDTHS, has_header=not self._has_header)
-        sys.stdout.flush()
 
 
 def describe_origin(meta: Json) -> Text:
