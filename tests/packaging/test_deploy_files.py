@@ -74,7 +74,7 @@ def read_unit(path: Path) -> ConfigParser:
     return parser
 
 
-async def scrape(folder: Path) -> str:
+async def read_metrics(folder: Path) -> str:
     """Return the metrics of a service that has answered a checkout."""
     async with operating(folder) as operated_service:
         order = {"contact_email": "a@example.com", "billing": "monthly"}
@@ -84,18 +84,14 @@ async def scrape(folder: Path) -> str:
         return (await operated_service.client.get("/metrics")).text
 
 
-async def test_every_metric_of_an_alert_or_a_panel_is_in_a_scrape(tmp_path: Path) -> None:
-    scraped = set(re.findall(r"^(\w+)(?:\{| )", await scrape(tmp_path), re.MULTILINE))
-    expressions = [rule["expr"] for rule in read_alerts()] + read_dashboard_expressions()
-    named = {name for expression in expressions for name in METRIC.findall(expression)}
-    assert named - scraped == set()
-    assert len(named) > 10
-
-
-async def test_every_metric_of_the_service_has_an_alert_and_a_panel(tmp_path: Path) -> None:
-    families = set(re.findall(r"^# TYPE (signals_\w+) ", await scrape(tmp_path), re.MULTILINE))
+async def test_alerts_and_panels_have_every_metric_of_a_scrape_and_no_other(tmp_path: Path) -> None:
+    scrape = await read_metrics(tmp_path)
     alerts = " ".join(rule["expr"] for rule in read_alerts())
     panels = " ".join(read_dashboard_expressions())
+    named = {*METRIC.findall(f"{alerts} {panels}")}
+    assert named - set(re.findall(r"^(\w+)(?:\{| )", scrape, re.MULTILINE)) == set()
+    assert len(named) > 10
+    families = set(re.findall(r"^# TYPE (signals_\w+) ", scrape, re.MULTILINE))
     assert {family for family in families if family not in alerts} == {"signals_build_info"}
     assert {family for family in families if family not in panels} == set()
 
@@ -145,7 +141,7 @@ def test_compose_confines_the_service_and_mounts_files_that_exist() -> None:
 
 
 def test_the_unit_confines_the_service_and_restarts_it() -> None:
-    service = read_unit(UNIT)["Service"]
+    service, unit = read_unit(UNIT)["Service"], read_unit(UNIT)["Unit"]
     assert service["ExecStart"].endswith("/bin/signals serve")
     assert service["User"] == "signals"
     for name in ("NoNewPrivileges", "PrivateTmp", "ProtectHome", "PrivateDevices"):
@@ -154,6 +150,9 @@ def test_the_unit_confines_the_service_and_restarts_it() -> None:
     assert (service["Restart"], service["KillSignal"]) == ("on-failure", "SIGTERM")
     assert int(service["TimeoutStopSec"]) > 3
     assert int(service["LimitNOFILE"]) >= 10_000 + 128
+    # It waits until the clock is synchronised.
+    assert "time-sync.target" in unit["Wants"].split()
+    assert "time-sync.target" in unit["After"].split()
 
 
 def test_the_unit_of_the_computing_process_differs_in_its_command_alone() -> None:
@@ -178,12 +177,6 @@ def test_both_commands_of_messages_follow_with_a_cursor_and_name_no_secret() -> 
         # Without a value, the address comes from the environment.
         assert (args.view, args.follow, args.notify) == ("feed", True, "")
         assert args.cursor == Path("/var/lib") / folder / "cursor"
-
-
-def test_the_unit_waits_until_the_clock_is_synchronised() -> None:
-    unit = read_unit(UNIT)["Unit"]
-    for name in ("Wants", "After"):
-        assert "time-sync.target" in unit[name].split()
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:

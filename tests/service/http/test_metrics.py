@@ -158,13 +158,10 @@ async def test_a_scrape_has_snapshot_age_late_assets_and_readiness(
     assert await operated_service.value("signals_snapshot_age_seconds") == 5
     assert await operated_service.value("signals_late_assets") == 1
     assert await operated_service.value("signals_ready") == 1
+    assert await operated_service.value("signals_building_assets") == 0
     operated_service.served.clock.now = NOON + 2 * HOUR_MS
     assert await operated_service.value("signals_snapshot_age_seconds") == 7200
     assert await operated_service.value("signals_ready") == 0
-
-
-async def test_a_scrape_counts_the_assets_that_are_being_built(operated_service: Operated):
-    assert await operated_service.value("signals_building_assets") == 0
     row = WatermarkRow("ETH", -1, history="building")
     await operated_service.served.market.commit(replace(make_batch(NOON, []), watermarks=[row]))
     assert await operated_service.value("signals_building_assets") == 1
@@ -289,10 +286,12 @@ def taken_port() -> socket.socket:
     return taken
 
 
-def test_an_occupied_default_port_is_skipped_with_a_warning():
+def test_an_occupied_default_port_is_skipped_with_a_warning_and_port_0_without_one():
     with taken_port() as taken, structlog.testing.capture_logs() as logged:
         settings = Settings.model_construct(_fields_set=set(), metrics_port=taken.getsockname()[1])
         with open_metrics_server(settings) as server:
+            assert server.listener is None
+        with open_metrics_server(Settings.read({"SIGNALS_METRICS_PORT": "0"})) as server:
             assert server.listener is None
     (event,) = logged
     assert (event["event"], event["log_level"]) == ("no_metrics", "warning")
@@ -306,11 +305,6 @@ def test_an_occupied_configured_port_fails_in_one_line():
         with pytest.raises(SettingsError, match="set SIGNALS_METRICS_PORT") as caught:
             open_metrics_server(settings).__enter__()
     assert re.fullmatch(rf"cannot listen on 127.0.0.1 port {port}: [^\n]+", str(caught.value))
-
-
-def test_port_0_disables_it():
-    with open_metrics_server(Settings.read({"SIGNALS_METRICS_PORT": "0"})) as server:
-        assert server.listener is None
 
 
 def test_the_shared_folder_is_deleted_at_the_end(monkeypatch: pytest.MonkeyPatch):
