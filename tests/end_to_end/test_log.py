@@ -113,29 +113,6 @@ def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) ->
         assert process.stop() == 0
 
 
-@pytest.mark.clause("proof", "21.7", "21.13")
-@pytest.mark.prove
-def test_a_restored_backup_is_published_but_not_signed(tmp_path: Path) -> None:
-    settings = {"log_key_file": KEY_FILE}
-    compute(tmp_path, 300, **settings)
-    run_signals(tmp_path, "backup", "copy", **settings)
-    compute(tmp_path, 400, **settings)
-    signed = json.loads((tmp_path / KEY_FILE).read_text())["size"]
-    restored = {**settings, "database_url": f"sqlite:///{tmp_path / 'restored.db'}"}
-    assert run_signals(tmp_path, "restore", "copy", **restored).returncode == 0
-    # The same hours are computed again: equal rows, but with other salts.
-    compute(tmp_path, 400, **restored)
-    assert json.loads((tmp_path / KEY_FILE).read_text())["size"] == signed
-    with serve_log_at(tmp_path, **restored) as address:
-        answer = httpx.get(f"{address}/api/v1/log/checkpoint")
-        assert answer.status_code == 503
-        assert f"the first {signed} leaves are not those that were signed" in answer.text
-    assert run_signals(tmp_path, "log", "restart", **restored).returncode == 0
-    with serve_log_at(tmp_path, **restored) as address:
-        checkpoint, _ = read_log(address)
-        assert checkpoint.origin.endswith("/api/v1/log/2")
-
-
 @pytest.mark.clause("proof", "operation")
 @pytest.mark.prove
 def test_a_failover_to_a_standby_without_the_last_runs_ends_the_log(

@@ -1,5 +1,8 @@
 """Services shared by test modules: a small simulated market, and generated bars."""
 
+import fcntl
+import json
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -32,10 +35,28 @@ def serve_bars(folder: Path, bars: Path) -> Iterator[Service]:
         yield address, api_key
 
 
+FirstStart = tuple[Path, list[str], dict[str, object], str]
+
+
 @pytest.fixture(scope="session")
-def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], str]:
-    """A folder with a simulated market, the output of its first start, and its registration."""
-    folder = tmp_path_factory.mktemp("first")
+def first_start(tmp_path_factory) -> FirstStart:
+    """A folder with a simulated market, the output of its first start, and its registration.
+
+    The first of several test processes makes it, because the start takes seconds.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, said = shared / "first", shared / "first.json"
+    with (shared / "first.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            said.write_text(json.dumps(make_first_start(folder)))
+    printed, state, registration = json.loads(said.read_text())
+    return folder, printed, state, registration
+
+
+def make_first_start(folder: Path) -> tuple[list[str], dict[str, object], str]:
+    folder.mkdir()
     port, universe = find_free_port(), write_cut_universe(folder, {"BTC", "NVDA"})
     with start_signals(folder, "serve", port=port, universe=universe) as process:
         process.wait_for_line("--header")
@@ -45,7 +66,7 @@ def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], s
         state = httpx.get(f"{address}/state", headers={"X-Api-Key": api_key}).json()
         registration = httpx.get(address).json()["mcp"]["registration"]
         assert process.stop(signal.SIGTERM) == 0
-    return folder, process.printed, state, registration
+    return process.printed, state, registration
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import stat
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from service.commands.cli import wall_clock
+from service.commands.doctor import Case, check_market
 from service.config.settings import Settings
 from service.config.sources import build_log_signer
 from service.config.stores import adopt_access, has_store, open_both, retry_until_reached
@@ -152,8 +154,10 @@ async def test_simulated_and_live_data_share_their_keys_in_either_order(
     given = {"database_url": "", "source": second.source}
     made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "a", **given)
     assert (made.returncode, made.stderr) == (0, "")
-    told = await asyncio.to_thread(run_signals, tmp_path, "doctor", **given)
-    assert f"warn store: not started yet: the next start creates {tmp_path}/" in told.stdout
+    async with AsyncExitStack() as stack:
+        found = [one async for one in check_market(Case(second, wall_clock, stack))]
+    text = f"not started yet: the next start creates {tmp_path}/{second.market_path}"
+    assert found == [("warn", text)]
     for settings in (second, first):
         async with open_both(settings) as (market, access):
             assert await market.find_access_id() == await access.get_id()

@@ -7,12 +7,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import (
     AbstractContextManager,
-    AsyncExitStack,
     ExitStack,
-    asynccontextmanager,
     contextmanager,
 )
 from pathlib import Path
@@ -24,10 +22,8 @@ import uvloop
 
 from service.http.metrics import MULTIPROCESS_VARIABLE
 from service.http.server import LISTEN_BACKLOG, open_listener
-from tests.end_to_end.test_counted_calls import Connection, connected, stored
 from tests.service.commands.test_cli import write_bars
 from tests.service.http.test_metrics import place, samples
-from tests.support.bad_inputs import STATE
 from tests.support.signals_command import (
     RunningCommand,
     find_free_port,
@@ -39,7 +35,6 @@ from tests.support.signals_command import (
 pytestmark = pytest.mark.clause("operation")
 
 WITHIN_S = 120.0
-LIMIT = 60
 # The compute process writes its pid into this file.
 LOCK = "signals.db.lock"
 
@@ -139,7 +134,7 @@ def service(tmp_path_factory) -> Iterator[Service]:
     """A first start that has built its history; SIGTERM ends it."""
     folder = tmp_path_factory.mktemp("workers")
     write_bars(folder / "bars", count=300)
-    with serving(folder, daily_limit=str(LIMIT), log_level="debug") as service:
+    with serving(folder, log_level="debug") as service:
         yield service
         assert service.running.stop(signal.SIGTERM) == 0, service.running.printed
 
@@ -158,42 +153,6 @@ def test_a_first_start_serves_once_its_history_is_built(service: Service) -> Non
     assert said.index("Building history") < said.index("building history")
     answers = service.of_each_worker("/state", service.new_key())
     assert [answer.status_code for answer in answers] == [200, 200]
-
-
-@asynccontextmanager
-async def connections_to_each(service: Service, api_key: str) -> AsyncIterator[list[Connection]]:
-    """Open connections over both transports, the same number to each worker."""
-    async with AsyncExitStack() as opened:
-        made = []
-        for worker in service.workers:
-            with service.answered_by(worker):
-                for transport in ("rest", "mcp", "rest", "mcp"):
-                    connecting = connected(service.port, transport, api_key, STATE)
-                    connection = await opened.enter_async_context(connecting)
-                    made.append(connection)
-                    # A response shows that the worker has the connection, not the queue.
-                    open_call = b"GET /api/v1/assets HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                    assert await Connection(connection.reader, connection.writer, open_call).call()
-        yield made
-
-
-async def called_together(service: Service, api_key: str, times: int) -> list[int]:
-    async def call_on(connection: Connection) -> list[int]:
-        return [await connection.call() for _ in range(times)]
-
-    async with asyncio.timeout(WITHIN_S), connections_to_each(service, api_key) as connections:
-        statuses = await asyncio.gather(*map(call_on, connections))
-    return [status for made in statuses for status in made]
-
-
-@pytest.mark.clause("access")
-@pytest.mark.prove
-def test_the_quota_is_exact_over_all_workers(service: Service) -> None:
-    statuses = asyncio.run(called_together(service, service.new_key(), 10))
-    # Across midnight there are two days, each with its own limit.
-    assert set(statuses) == {200, 429}
-    assert max(stored(service.folder)) == LIMIT
-    assert statuses.count(200) in (LIMIT, sum(stored(service.folder)))
 
 
 @pytest.mark.clause("access")
