@@ -19,15 +19,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from compute.sources.source import NotReadyError
 from mcp_server.tools.registry import TOOLS
 from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import format_instant
 from service.commands import compute_command as computing
-from service.commands.compute_command import PLAYED_OUT_NOTE, compute
+from service.commands.compute_command import PLAYED_OUT_NOTE, CatchUp, compute
 from service.commands.console import ProgressLog, echo, open_progress_bar
 from service.commands.serve import serve
 from service.config.settings import Settings
+from store.failure_log import FailureLog
 from tests.service.commands.test_cli import write_bars
+from tests.support.row_builders import run_sql
 from tests.support.signals_command import (
     ForkedCommand,
     RunningCommand,
@@ -37,6 +40,7 @@ from tests.support.signals_command import (
     run_signals,
     start_signals,
 )
+from tests.support.small_market import open_store
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -593,6 +597,31 @@ async def test_a_catch_up_that_fails_before_serving_ends_the_command(market):
     clock.on_read = on_read
     with pytest.raises(OSError, match="the disk is gone"):
         await compute(settings_of(market), clock)
+
+
+@pytest.mark.clause("fresh", "live")
+async def test_the_reason_why_nothing_can_be_computed_is_stored_before_it_is_said(
+    tmp_path, monkeypatch
+):
+    class WaitingPipeline:
+        has_snapshot, building_tickers, due_hour, asset_count = False, (), 0, 1
+
+        async def run_until(self, *args):
+            raise NotReadyError("no venue answers")
+
+    said = []
+
+    def hear(text):
+        reason = run_sql(tmp_path / "market.db", "SELECT value FROM facts WHERE key = 'outage'")
+        said.append((text, reason))
+
+    monkeypatch.setattr(computing, "echo", hear)
+    async with open_store(tmp_path / "market.db") as store:
+        given = (WaitingPipeline(), store, MovedClock(0), FailureLog(), lambda are_failing: None)
+        assert await CatchUp(*given, is_long=True).run() is None
+    assert said == [
+        ("Nothing can be computed yet: no venue answers.", [("no venue answers",)]),
+    ]
 
 
 @pytest.mark.clause("fresh")
