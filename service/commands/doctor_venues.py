@@ -119,8 +119,11 @@ async def _examine_live_source(
             skews_ms = await source.measure_skews_ms()
             verdict = judge_clocks(skews_ms)
             if not skews_ms:
-                text = "no venue reported its time, so this machine's clock is not checked"
-                yield Finding("warn", "clock", text)
+                yield Finding(
+                    "warn",
+                    "clock",
+                    "no venue reported its time, so this machine's clock is not checked",
+                )
             elif verdict.problem is not None:
                 yield Finding("fix", "clock", verdict.problem)
             else:
@@ -160,13 +163,14 @@ async def _examine_live_source(
             if stored is not None and stored.market_time is not None:
                 counts = sorted(stored.missing_bars.items(), key=lambda item: (-item[1], item[0]))
                 names = format_names([f"{ticker} {count}" for ticker, count in counts])
-                text = "no bar is missing in the stored history"
-                if counts:
-                    text = (
-                        f"{len(counts)} lack bars in the last 330 days, which their venues do not "
-                        f"return ({names})"
-                    )
-                yield Finding("warn" if counts else "ok", "bars", text)
+                yield Finding(
+                    "warn" if counts else "ok",
+                    "bars",
+                    f"{len(counts)} lack bars in the last 330 days, which their venues do not "
+                    f"return ({names})"
+                    if counts
+                    else "no bar is missing in the stored history",
+                )
             for finding in await _check_freshness(source, covered, failures, now):
                 yield finding
 
@@ -203,18 +207,16 @@ def _check_venue(universe: Universe, venue: str, listed: Listed, now: int) -> Fi
         first_choices = len(expected["first choices"])
         if listed.is_permanent and venue == ALPACA:
             return Finding("fix", "venue", listed.reason)
-        if listed.is_permanent:
-            text = (
-                f"{venue} refuses requests from this IP address, perhaps by country "
-                f"({listed.reason}): it is the first choice of {first_choices} assets, which use "
-                "their fallbacks if they have any"
-            )
-        else:
-            text = (
-                f"{venue} is not responding ({listed.reason}): it is the first choice of "
-                f"{first_choices} assets; those with stored bars wait for it"
-            )
-        return Finding("warn", "venue", text)
+        return Finding(
+            "warn",
+            "venue",
+            f"{venue} refuses requests from this IP address, perhaps by country "
+            f"({listed.reason}): it is the first choice of {first_choices} assets, which use "
+            "their fallbacks if they have any"
+            if listed.is_permanent
+            else f"{venue} is not responding ({listed.reason}): it is the first choice of "
+            f"{first_choices} assets; those with stored bars wait for it",
+        )
     faults, counts = list[str](), list[str]()
     for role, symbols in expected.items():
         missing = [one for one in symbols if one.rpartition(" ")[2] not in listed]
@@ -240,19 +242,27 @@ def _check_coverage(
     covered = {ticker: listing for ticker, listing in chosen.items() if listing}
     yield Finding("ok" if any(answering) else "fix", "assets", describe_venues(answering))
     if proxies := [ticker for ticker, listing in covered.items() if listing.is_proxy]:
-        text = f"{len(proxies)} use a perpetual as proxy ({format_names(proxies)})"
-        yield Finding("ok", "assets", text)
+        yield Finding(
+            "ok", "assets", f"{len(proxies)} use a perpetual as proxy ({format_names(proxies)})"
+        )
     uncovered = chosen.keys() - covered.keys()
     missing_key = {
         ticker for ticker in uncovered if not has_key and universe.by_ticker[ticker].venue == ALPACA
     }
     if missing_key:
         names = format_names(sorted(missing_key))
-        text = f"{len(missing_key)} are not covered ({names}): set {ALPACA_KEY_SETTINGS}"
-        yield Finding("warn", "assets", text)
+        yield Finding(
+            "warn",
+            "assets",
+            f"{len(missing_key)} are not covered ({names}): set {ALPACA_KEY_SETTINGS}",
+        )
     if unlisted := sorted(uncovered - missing_key):
-        text = f"{len(unlisted)} are not covered, because no available venue lists them"
-        yield Finding("warn", "assets", f"{text} ({format_names(unlisted)})")
+        yield Finding(
+            "warn",
+            "assets",
+            f"{len(unlisted)} are not covered, because no available venue lists them "
+            f"({format_names(unlisted)})",
+        )
 
 
 async def _probe_history(
@@ -282,18 +292,21 @@ def _check_history(histories: Mapping[str, bool | str]) -> Finding:
     short_tickers = [ticker for ticker in checked if not histories[ticker]]
     parts = []
     if checked or not histories:
-        full_count = len(checked) - len(short_tickers)
-        parts.append(f"{full_count} of {len(checked)} have history for readings of 1d")
+        parts.append(
+            f"{len(checked) - len(short_tickers)} of {len(checked)} have history for readings of 1d"
+        )
     if short_tickers:
-        short = f"{len(short_tickers)} lack bars of {MIN_HISTORY_DAYS} trading days"
-        parts.append(f"{short} ({format_names(short_tickers)})")
+        parts.append(
+            f"{len(short_tickers)} lack bars of {MIN_HISTORY_DAYS} trading days "
+            f"({format_names(short_tickers)})"
+        )
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for ticker, found in histories.items():
         if isinstance(found, str):
             by_reason[found].append(ticker)
     for reason, tickers in by_reason.items():
-        text = f"the history of {len(tickers)} was not checked, {reason}"
-        parts.append(f"{text} ({format_names(sorted(tickers))})")
+        names = format_names(sorted(tickers))
+        parts.append(f"the history of {len(tickers)} was not checked, {reason} ({names})")
     is_ok = bool(checked) and len(parts) == 1
     return Finding("ok" if is_ok else "warn", "bars", "; ".join(parts))
 
@@ -316,8 +329,8 @@ async def _check_freshness(
     findings = [Finding("warn" if are_all_stale else "ok", "bars", text)]
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for ticker in stale:
-        late_reason = source.late_reasons.get(ticker, "for an unknown reason")
-        by_reason[failures.get(covered[ticker].venue) or late_reason].append(ticker)
+        reason = failures.get(covered[ticker].venue) or source.late_reasons.get(ticker)
+        by_reason[reason or "for an unknown reason"].append(ticker)
     single_failures = [f"{found[0]}: {why}" for why, found in by_reason.items() if len(found) == 1]
     for why, tickers in by_reason.items():
         if len(tickers) > 1:
@@ -361,10 +374,8 @@ async def check_universe(settings: Settings, clock: Clock) -> int:
             is_wrong_key = symbols.is_permanent and venue == ALPACA
             text = f"not checked: {symbols.reason} ({len(expected)} symbols)"
             findings.append(Finding("fix" if is_wrong_key else "warn", venue, text))
-            continue
-        missing_count = len(expected) - _count_listed(expected, symbols)
         # If a list lacks so much, the venue's answer is the likelier fault.
-        if (expected and not symbols) or missing_count >= max(
+        elif (expected and not symbols) or sum(one not in symbols for one in expected) >= max(
             _MIN_JUDGED_SYMBOLS, len(expected) // 2 + 1
         ):
             text = f"not checked: its list lacks most of the file's {len(expected)} symbols"
@@ -416,25 +427,19 @@ def _list_open(asset: Asset, now: int) -> list[Listing]:
     return [listing for listing in asset.listings if listing.is_open(now)]
 
 
-def _count_listed(expected: list[str], symbols: frozenset[str]) -> int:
-    return len([symbol for symbol in expected if symbol in symbols])
-
-
 def _report_venue(
     universe: Universe, venue: str, checked: Mapping[str, frozenset[str]], now: int
 ) -> Iterator[Finding]:
     """Yield how many symbols a checked venue lists, and what to correct or try in the file."""
     symbols, expected = checked[venue], _list_expected(universe, venue, now)
     gone = []
-    for asset in universe.tracked_assets:
-        for listing in _list_open(asset, now):
-            if listing.venue != venue:
-                continue
-            if listing.symbol not in symbols:
-                gone.append(_describe_gone(asset, listing, symbols))
-            elif listing.perpetual is not None and listing.perpetual not in symbols:
-                gone.append(f"{asset.ticker}: does not list the perpetual {listing.perpetual}")
-    found = _count_listed(expected, symbols)
+    here = ((one, at) for one in universe.tracked_assets for at in _list_open(one, now))
+    for asset, listing in here:
+        if listing.venue == venue and listing.symbol not in symbols:
+            gone.append(_describe_gone(asset, listing, symbols))
+        elif listing.venue == venue and listing.perpetual and listing.perpetual not in symbols:
+            gone.append(f"{asset.ticker}: does not list the perpetual {listing.perpetual}")
+    found = sum(one in symbols for one in expected)
     yield Finding("warn" if gone else "ok", venue, f"lists {found} of {len(expected)} symbols")
     for text in gone:
         yield Finding("warn", venue, text)
@@ -517,6 +522,8 @@ def _check_assets(
         text += f"; {unknown} without one have listings that are not checked"
     yield Finding("warn" if unknown else "ok", "universe", text)
     if dead:
-        names = format_names(dead)
-        text = f"without any listing left: {names}; add one each, or set removed_on"
-        yield Finding("fix", "universe", text)
+        yield Finding(
+            "fix",
+            "universe",
+            f"without any listing left: {format_names(dead)}; add one each, or set removed_on",
+        )

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from socket import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 from starlette.requests import Request
@@ -41,38 +42,31 @@ Checks = dict[str, str]
 log = structlog.get_logger("operations")
 
 
+@dataclass
 class Readiness:
     """Checks the stores and the snapshot of a process; `clock` is the wall clock.
 
-    A process that only computes passes no access store, which is then not checked.
+    A process that only computes passes no access store, which is then not checked. A store that
+    takes longer than `timeout_s` is reported as "no answer".
     """
 
-    def __init__(
-        self,
-        snapshots: SnapshotCache,
-        access: AccessStore | None,
-        clock: Clock,
-        are_runs_failing: Callable[[], bool] = lambda: False,
-        timeout_s: float = PROBE_TIMEOUT_S,
-    ) -> None:
-        """A store that takes longer than `timeout_s` is reported as "no answer"."""
-        self.snapshots: Final = snapshots
-        self._access: Final = access
-        self.clock: Final = clock
-        self._are_runs_failing: Final = are_runs_failing
-        self._timeout_s: Final = timeout_s
-        self._failures: Final = FailureLog()
+    snapshots: SnapshotCache
+    access: AccessStore | None
+    clock: Clock
+    are_runs_failing: Callable[[], bool] = lambda: False
+    timeout_s: float = PROBE_TIMEOUT_S
+    failures: FailureLog = field(default_factory=FailureLog)
 
     async def run_checks(self) -> Checks:
         """Return the state of each part, in a word or two."""
-        store, access = self.snapshots.store, self._access
+        store, access = self.snapshots.store, self.access
         # The snapshot may be cached, so loading it does not prove that the store answers.
         reads = (store.check_writes, store.progress, self.snapshots.snapshot)
         probes = {"market_store": self._run_probe(*reads)}
         if access is not None:
             probes["access_store"] = self._run_probe(access.check_writes, access.check_id)
         checks = dict(zip(probes, await asyncio.gather(*probes.values()), strict=True))
-        if self._are_runs_failing():
+        if self.are_runs_failing():
             checks["runs"] = "failing"
         if checks["market_store"] != "ok":
             return {**checks, "state": "unknown"}
@@ -95,11 +89,11 @@ class Readiness:
 
     async def list_notices(self) -> list[Notice]:
         """Return the notices for the operator; none if the store does not answer in time."""
-        if self._access is None:
+        if self.access is None:
             return []
         with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(self._timeout_s):
-                return await self._access.list_notices()
+            async with asyncio.timeout(self.timeout_s):
+                return await self.access.list_notices()
         return []
 
     async def _run_probe(self, *parts: Callable[[], Awaitable[object]]) -> str:
@@ -114,12 +108,12 @@ class Readiness:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             # Not asyncio.timeout: it waits for the cancelled task, which can hang as well.
-            done, _ = await asyncio.wait([task], timeout=self._timeout_s)
+            done, _ = await asyncio.wait([task], timeout=self.timeout_s)
             if not done:
                 return "no answer"
             task.result()
         except StoreError as error:
-            self._failures.write(log.error, "not_ready", describe_failure(error))
+            self.failures.write(log.error, "not_ready", describe_failure(error))
             if isinstance(error, LostStoreError):
                 return "lost"
             return "not writable" if isinstance(error, NotWritableError) else "not reachable"

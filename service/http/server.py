@@ -20,6 +20,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import Context
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from socket import (
@@ -36,7 +37,7 @@ from socket import (
     socket,
 )
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 import structlog
 import uvicorn
@@ -91,27 +92,29 @@ MAX_REFUSAL_LINES = 10
 log = structlog.get_logger("http")
 
 
+@dataclass
 class RefusalLog:
-    """Writes the first refusals of a minute, then one line that counts them by status and route."""
+    """Writes the first refusals of a minute, then one line that counts them by status and route.
 
-    def __init__(self, call_later: CallLater | None = None) -> None:
-        """Without `call_later`, that of the running event loop is used."""
-        self._call_later: Final = call_later
-        # Routes are templates, so strangers cannot add entries.
-        self._counts: Counter[str] = Counter()
+    Without `call_later`, that of the running event loop is used.
+    """
+
+    call_later: CallLater | None = None
+    # Routes are templates, so strangers cannot add entries.
+    counts: Counter[str] = field(default_factory=Counter)
 
     def write(self, fields: dict[str, Any]) -> None:
         """Log a refusal, or only count it if it is one of many."""
-        if not self._counts:
-            call_later = self._call_later or asyncio.get_running_loop().call_later
+        if not self.counts:
+            call_later = self.call_later or asyncio.get_running_loop().call_later
             # A context of its own, because the line belongs to no single request.
             call_later(INTERVAL_S, self._end_minute, context=Context())
-        self._counts[f"{fields['status']} {fields.get('route', 'no route')}"] += 1
-        if self._counts.total() <= MAX_REFUSAL_LINES:
+        self.counts[f"{fields['status']} {fields.get('route', 'no route')}"] += 1
+        if self.counts.total() <= MAX_REFUSAL_LINES:
             log.info("refused", **fields)
 
     def _end_minute(self) -> None:
-        counts, self._counts = self._counts, Counter()
+        counts, self.counts = self.counts, Counter()
         if counts.total() > MAX_REFUSAL_LINES:
             by_route = [f"{key}: {count}" for key, count in counts.most_common()]
             log.info("refusals", count=counts.total(), by_route=by_route)
