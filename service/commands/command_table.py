@@ -127,12 +127,11 @@ def read_command(
     help_text: str,
     query_options: tuple[Option, ...],
     others: tuple[Option, ...] = (),
-    fixed: Mapping[str, str] | None = None,
     run: Run = READ_SERVICE,
 ) -> Command:
-    """Return a command that reads a service; `fixed` has the arguments that it always sends."""
+    """Return a command that reads a service."""
     parameters = [names[0][2:].replace("-", "_") for names, _, _ in query_options]
-    defaults = {"view": name, "parameters": parameters, "fixed": dict(fixed or {})}
+    defaults = {"view": name, "parameters": parameters}
     return Command(
         name, help_text, run, (*query_options, *READ_OPTIONS, *others), defaults=defaults
     )

@@ -178,8 +178,7 @@ async def run_doctor_process(timeout_s: float, *arguments: str) -> list[Finding]
     return found
 
 
-async def check_settings(case: Case) -> Findings:
-    """Name the settings that are set, and the address."""
+async def _check_settings(case: Case) -> Findings:
     settings = case.settings
     set_variables = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
     yield (
@@ -191,8 +190,7 @@ async def check_settings(case: Case) -> Findings:
         yield "warn", settings.address_hint
 
 
-async def check_prices(case: Case) -> Findings:
-    """Say whether pages show prices, and why."""
+async def _check_prices(case: Case) -> Findings:
     source = None if case.market is None else (await case.market.progress()).source
     yield "ok", case.settings.decide_prices(source)[1]
 
@@ -281,8 +279,7 @@ def _find_file_fault(path: Path) -> str | None:
     return None if is_database else "is not a SQLite database"
 
 
-async def check_disk(case: Case) -> Findings:
-    """Check the free space at the folder of the store."""
+async def _check_disk(case: Case) -> Findings:
     folder = case.settings.market_path.parent
     if not folder.is_dir():
         yield "fix", f"there is no folder {folder}"
@@ -370,8 +367,7 @@ async def check_log_key(case: Case) -> Findings:
         yield "fix", f"the next run would sign no rows: {refusal} ({case.settings.log_key_path})"
 
 
-async def check_source(case: Case) -> Findings:
-    """Check the source of bars; a live or a recorded one also if there is no store yet."""
+async def _check_source(case: Case) -> Findings:
     # Serving processes must not load the compute side.
     from service.commands.doctor_venues import examine_source
 
@@ -410,8 +406,7 @@ async def check_billing(case: Case) -> Findings:
             yield "ok", "members can open the customer portal"
 
 
-async def check_operator(case: Case) -> Findings:
-    """Check that buyers see whom they pay, on what terms, and how to reach them."""
+async def _check_operator(case: Case) -> Findings:
     settings = case.settings
     names = ("operator_name", "operator_contact", "terms_url", "privacy_url")
     missing = [PREFIX + name.upper() for name in names if getattr(settings, name) is None]
@@ -437,8 +432,7 @@ async def check_memberships(case: Case) -> Findings:
         )
 
 
-async def check_proxies(case: Case) -> Findings:
-    """Check that no unknown proxy forwarded requests in the last day."""
+async def _check_proxies(case: Case) -> Findings:
     notices = {notice.name: notice for notice in await case.access.list_notices()}
     last_notice = notices.get(NOTICE_NAME)
     if last_notice is None or case.clock() - last_notice.at > DAY_MS:
@@ -451,8 +445,7 @@ async def check_proxies(case: Case) -> Findings:
         )
 
 
-async def check_notices(case: Case) -> Findings:
-    """Report webhooks that were refused and mail that failed in the last day."""
+async def _check_notices(case: Case) -> Findings:
     notices = {notice.name: notice for notice in await case.access.list_notices()}
     for name, hint in NOTICE_HINTS.items():
         notice = notices.get(name)
@@ -464,8 +457,7 @@ async def check_notices(case: Case) -> Findings:
             )
 
 
-async def check_backup(case: Case) -> Findings:
-    """Report the age of the last backup, and one that failed since."""
+async def _check_backup(case: Case) -> Findings:
     notices = {notice.name: notice for notice in await case.access.list_notices()}
     done, failed = notices.get(BACKUP_NOTICE), notices.get(BACKUP_FAILED_NOTICE)
     if failed is not None and (done is None or failed.at > done.at):
@@ -479,8 +471,7 @@ async def check_backup(case: Case) -> Findings:
         yield ("warn", f"{text}, {days} days ago") if days > 1 else ("ok", text)
 
 
-async def check_certificate(case: Case) -> Findings:
-    """Check the certificate of the public address, and how long it is valid."""
+async def _check_certificate(case: Case) -> Findings:
     address = case.settings.address
     try:
         days = (await read_certificate_end(address) - case.clock()) // DAY_MS
@@ -493,8 +484,8 @@ async def check_certificate(case: Case) -> Findings:
         yield ("ok", text) if days >= 14 else ("warn", f"{text}: renew it")
 
 
-async def check_mail(case: Case) -> Findings:
-    """Check that mail can be sent; connects to the SMTP server but sends nothing."""
+async def _check_mail(case: Case) -> Findings:
+    # It connects to the SMTP server but sends nothing.
     try:
         yield "ok", await open_mailer(case.settings).check()
     except (SettingsError, MailError) as error:
@@ -519,7 +510,7 @@ def _sells(case: Case) -> bool:
 
 
 CHECKS: Final = (
-    Check("settings", lambda case: True, check_settings, True),
+    Check("settings", lambda case: True, _check_settings, True),
     Check(
         "oauth",
         lambda case: not can_serve_oauth(case.settings.address),
@@ -531,12 +522,12 @@ CHECKS: Final = (
         True,
     ),
     Check("store", lambda case: True, check_market),
-    Check("prices", lambda case: True, check_prices, True),
-    Check("disk", lambda case: case.settings.is_sqlite, check_disk, True),
+    Check("prices", lambda case: True, _check_prices, True),
+    Check("disk", lambda case: case.settings.is_sqlite, _check_disk, True),
     Check("runs", lambda case: case.market is not None, check_last_run, True),
     Check("log", lambda case: case.market is not None, check_log, True),
     Check("log", lambda case: case.market is not None, check_log_key),
-    Check("source", lambda case: True, check_source),
+    Check("source", lambda case: True, _check_source),
     Check("store", lambda case: True, check_access),
     Check("billing", lambda case: True, check_billing),
     Check(
@@ -558,9 +549,9 @@ CHECKS: Final = (
         ),
         True,
     ),
-    Check("operator", _sells, check_operator, True),
+    Check("operator", _sells, _check_operator, True),
     Check("billing", lambda case: case.settings.billing == "stripe", check_memberships, True),
-    Check("proxies", lambda case: True, check_proxies, True),
+    Check("proxies", lambda case: True, _check_proxies, True),
     Check(
         "proxies",
         lambda case: _is_https(case) and not case.settings.trusted_proxies,
@@ -571,10 +562,10 @@ CHECKS: Final = (
         ),
         True,
     ),
-    Check("certificate", _is_https, check_certificate),
-    Check("webhook, mail", lambda case: True, check_notices, True),
-    Check("backup", lambda case: case.settings.is_sqlite, check_backup, True),
-    Check("mail", lambda case: True, check_mail),
+    Check("certificate", _is_https, _check_certificate),
+    Check("webhook, mail", lambda case: True, _check_notices, True),
+    Check("backup", lambda case: case.settings.is_sqlite, _check_backup, True),
+    Check("mail", lambda case: True, _check_mail),
     Check(
         "mail",
         lambda case: (

@@ -197,11 +197,7 @@ async def read_certificate_end(address: str) -> int:
     return ssl.cert_time_to_seconds(certificate["notAfter"]) * 1000
 
 
-async def watch_certificate(
-    address: str,
-    notices: NoticeKeeper,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-) -> None:
+async def watch_certificate(address: str, notices: NoticeKeeper) -> None:
     """Keep the end of the certificate of an https address as a notice, until cancelled."""
     while True:
         # This machine may not reach its public address, so a failure is only for the doctor.
@@ -209,4 +205,4 @@ async def watch_certificate(
             await notices.keep(CERTIFICATE_NOTICE, str(await read_certificate_end(address)))
         except (OSError, TimeoutError) as error:
             log.info("certificate_not_read", **describe_failure(error))
-        await sleep(CERTIFICATE_PAUSE_S)
+        await asyncio.sleep(CERTIFICATE_PAUSE_S)

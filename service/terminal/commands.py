@@ -431,8 +431,7 @@ def collect_arguments(args: Namespace) -> dict[str, str]:
     values: dict[str, str | None] = {name: getattr(args, name) for name in args.parameters}
     if tickers := getattr(args, "tickers", None):
         values["ticker"] = ",".join(tickers)
-    fixed: dict[str, str] = args.fixed
-    return {name: value for name, value in values.items() if value is not None} | fixed
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def choose_format(args: Namespace) -> Format:
