@@ -436,7 +436,15 @@ def _report_venue(
     here = ((one, at) for one in universe.tracked_assets for at in _list_open(one, now))
     for asset, listing in here:
         if listing.venue == venue and listing.symbol not in symbols:
-            gone.append(_describe_gone(asset, listing, symbols))
+            role = "first choice" if listing == asset.listings[0] else "fallback"
+            text = f"{asset.ticker}: does not list {listing.symbol} ({role})"
+            known = {one.symbol for one in asset.listings if one.venue == venue}
+            names = (
+                listing.symbol.replace(_get_base(listing), base, 1) for base in _list_bases(asset)
+            )
+            if renamed := [one for one in names if one in symbols - known]:
+                text += f"; renamed? It lists {', '.join(renamed)}"
+            gone.append(text)
         elif listing.venue == venue and listing.perpetual and listing.perpetual not in symbols:
             gone.append(f"{asset.ticker}: does not list the perpetual {listing.perpetual}")
     found = sum(one in symbols for one in expected)
@@ -457,18 +465,6 @@ def _report_venue(
                 yield Finding("warn", venue, f"{text} {listing.until}")
         for use in _find_possible_uses(asset, venue, checked, taken, now):
             yield Finding("ok", venue, f"{asset.ticker}: {use}")
-
-
-def _describe_gone(asset: Asset, listing: Listing, symbols: frozenset[str]) -> str:
-    role = "first choice" if listing == asset.listings[0] else "fallback"
-    text = f"{asset.ticker}: does not list {listing.symbol} ({role})"
-    known = {one.symbol for one in asset.listings if one.venue == listing.venue}
-    renamed = [
-        symbol
-        for base in _list_bases(asset)
-        if (symbol := listing.symbol.replace(_get_base(listing), base, 1)) in symbols - known
-    ]
-    return f"{text}; renamed? It lists {', '.join(renamed)}" if renamed else text
 
 
 def _find_possible_uses(

@@ -430,14 +430,6 @@ def open_kept_listener(host: str, port: int) -> socket:
     return listener
 
 
-def calculate_max_connections() -> int:
-    """Return how many connections fit within the process's limit of open files."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return max(1, min(MAX_CONNECTIONS, soft - RESERVED_DESCRIPTORS - UNCOUNTED_DESCRIPTORS))
-
-
 class Exchanges:
     """ASGI app: gives each request an id, logs its end, and tells its connection of both."""
 
@@ -552,7 +544,10 @@ def build_server_config(
     or `max_connections`. `options` are further ones of uvicorn.
     """
     refusals = refusals or RefusalLog()
-    limit = max_connections or calculate_max_connections()
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    usable = files - RESERVED_DESCRIPTORS - UNCOUNTED_DESCRIPTORS
+    fitting = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, usable)
+    limit = max_connections or max(1, fitting)
     connections = Connections(f"{base_url}/api/v1", idle_s, limit, refusals)
     # uvicorn's own log would quote paths and queries.
     return uvicorn.Config(
