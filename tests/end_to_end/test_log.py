@@ -4,8 +4,7 @@ import asyncio
 import json
 import math
 import subprocess
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
@@ -34,6 +33,7 @@ from store.market_rows import CommitRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.rest_shim.test_log import COVERED, parse_proof
 from tests.service.commands.test_cli import HEADER
+from tests.service.commands.test_serve import served_process
 from tests.support.postgres.server import (
     PostgresServer,
     SharedServer,
@@ -42,7 +42,7 @@ from tests.support.postgres.server import (
 )
 from tests.support.row_builders import list_commits
 from tests.support.running_service import ServiceProcess, run_service_process
-from tests.support.signals_command import find_free_port, list_rows, run_signals, start_signals
+from tests.support.signals_command import list_rows, run_signals
 from tests.support.small_market import open_store
 from tests.support.store_homes import StoreHome, build_database_url
 
@@ -84,10 +84,7 @@ def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) ->
     settings = {"database_url": build_database_url(home), "log_key_file": KEY_FILE}
     compute(tmp_path, 300, **settings)
     api_key = run_signals(tmp_path, "keys", "create", "--label", "me", **settings).stdout.strip()
-    port = find_free_port()
-    with start_signals(tmp_path, "serve", "--no-compute", port=port, **settings) as process:
-        process.wait_for_line("Listening on ")
-        address = f"http://127.0.0.1:{port}"
+    with served_process(tmp_path, "--no-compute", **settings) as (address, _):
         before, _ = read_log(address)
         compute(tmp_path, 400, **settings)
         after, reader = read_log(address)
@@ -110,7 +107,6 @@ def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) ->
             assert signed == after
             text = rfc8785.dumps({name: row[name] for name in COVERED})
             inclusion.check(leaf_hash(salt + text), after.root_hash)
-        assert process.stop() == 0
 
 
 @pytest.mark.clause("proof", "operation")
@@ -146,13 +142,13 @@ def test_a_failover_to_a_standby_without_the_last_runs_ends_the_log(
             assert json.loads((tmp_path / KEY_FILE).read_text())["size"] == signed
             doctor = run_signals(tmp_path, "doctor", **after)
             assert "fix  log: no new rows are signed: " in doctor.stdout
-            with serve_log_at(tmp_path, **after) as address:
+            with served_process(tmp_path, "--no-compute", **after) as (address, _):
                 answer = httpx.get(f"{address}/api/v1/log/checkpoint")
                 assert answer.status_code == 503
                 assert f"the first {signed} leaves are not those that were signed" in answer.text
             assert run_signals(tmp_path, "log", "restart", **after).returncode == 0
             assert run_signals(tmp_path, "audit", **after).stdout.endswith("clean\n")
-            with serve_log_at(tmp_path, **after) as address:
+            with served_process(tmp_path, "--no-compute", **after) as (address, _):
                 checkpoint, _ = read_log(address)
                 assert checkpoint.origin.endswith("/api/v1/log/2")
             assert [row["label"] for row in list_rows(tmp_path, "keys", "list", **after)] == [
@@ -160,15 +156,6 @@ def test_a_failover_to_a_standby_without_the_last_runs_ends_the_log(
             ]
         finally:
             standby.stop()
-
-
-@contextmanager
-def serve_log_at(folder: Path, **settings: str) -> Iterator[str]:
-    port = find_free_port()
-    with start_signals(folder, "serve", "--no-compute", port=port, **settings) as process:
-        process.wait_for_line("Listening on ")
-        yield f"http://127.0.0.1:{port}"
-        assert process.stop() == 0
 
 
 async def query(url: str, statement: str) -> object:
