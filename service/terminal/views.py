@@ -98,9 +98,9 @@ def make_age(instant: str | None, now: str) -> Text:
     return make_cell(f"{count} {unit}" if minutes < 48 * 60 else f"{minutes // 1440} d")
 
 
-def format_minute(instant: str | None) -> str | None:
+def format_minute(instant: str) -> str:
     """Return an instant to the minute, without its zone; ValueError if it is none."""
-    return None if instant is None else f"{parse_served_time(instant):%Y-%m-%d %H:%M}"
+    return f"{parse_served_time(instant):%Y-%m-%d %H:%M}"
 
 
 def list_marks(meta: Json) -> list[Text]:
@@ -292,7 +292,8 @@ def _build_changes_table(body: Json) -> Table:
         [
             (
                 *(make_cell(ticker, "bold"), make_cell(indicator), make_cell(timeframe)),
-                *(make_reading(reading), make_cell(format_minute(since))),
+                make_reading(reading),
+                make_cell(None if since is None else format_minute(since)),
                 *(make_age(since, body["meta"]["as_of"]), make_price(price)),
                 make_cell(None if moved is None else f"{moved:+.2f} %"),
             )
@@ -384,10 +385,11 @@ def _build_confluence_table(body: Json) -> Table:
 
 def _build_usage_table(body: Json) -> Table:
     quota = body["quota"] or {}
+    resets_at = quota.get("resets_at")
     cells = [
         *(body["key"]["label"], body["mode"]),
         *_pick(quota, "used_today", "remaining_today", "daily_limit"),
-        format_minute(quota.get("resets_at")),
+        None if resets_at is None else format_minute(resets_at),
     ]
     return Table(
         ("KEY", "MODE", "USED TODAY", "REMAINING", "DAILY LIMIT", "RESETS (UTC)"),
