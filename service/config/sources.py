@@ -21,7 +21,7 @@ from compute.sources.history_checks import StoredBarsLoader, check_recorded_past
 from compute.sources.live import LiveSource, SourcesLoader
 from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
-from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, Venue
+from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
 from compute.universe import Universe, VenueOptions
 from schemas.version import describe_install
 from schemas.vocabulary import Clock
@@ -97,11 +97,7 @@ async def open_live_venues(
     )
     venues: dict[str, Venue] = {}
     async with AsyncExitStack() as stack:
-        # Perpetuals included.
-        symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
-        for one in chain.from_iterable(asset.listings for asset in universe.assets):
-            symbols_by_venue[one.venue] |= {one.symbol, one.perpetual or one.symbol}
-        for name, symbols in symbols_by_venue.items():
+        for name, symbols in collect_symbols(universe).items():
             venue: Venue
             if name == ALPACA:
                 if key_id is None and secret_key is None:
@@ -137,10 +133,7 @@ async def open_live_venues(
                     f"the universe file names the venue {name}, which ccxt does not have"
                 )
             stack.push_async_callback(venue.close)
-            policy = DEFAULT_RETRY_POLICY
-            if name == ALPACA:
-                # AlpacaVenue joins concurrent calls into one request; a limit would only split it.
-                policy = policy._replace(max_concurrent_calls=1000)
+            policy = choose_retry_policy(name)
             venues[name] = RetryingVenue(venue, elapsed_ms, sleep, draw_jitter, policy)
         yield venues
 
@@ -151,6 +144,20 @@ def describe_venues(venues: Sequence[str | None]) -> str:
     text = f"{counts.total()} of {len(venues)} assets have a source that answers"
     places = ", ".join(f"{count} at {name}" for name, count in counts.most_common())
     return f"{text}: {places}" if places else text
+
+
+def collect_symbols(universe: Universe) -> dict[str, set[str]]:
+    """Return the symbols of a universe by venue, including perpetuals."""
+    symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
+    for one in chain.from_iterable(asset.listings for asset in universe.assets):
+        symbols_by_venue[one.venue] |= {one.symbol, one.perpetual or one.symbol}
+    return dict(symbols_by_venue)
+
+
+def choose_retry_policy(name: str, default: RetryPolicy = DEFAULT_RETRY_POLICY) -> RetryPolicy:
+    """Return the retry policy of a venue."""
+    # AlpacaVenue joins concurrent calls into one request, so a limit on calls would only split it.
+    return default._replace(max_concurrent_calls=1000) if name == ALPACA else default
 
 
 def create_bar_loader(store: MarketStore | None) -> StoredBarsLoader:

@@ -156,7 +156,7 @@ def test_every_package_imports_only_one_http_client() -> None:
     # ccxt sends its requests by aiohttp, and its venue only translates the errors.
     assert users.pop("aiohttp") == ["compute/sources/ccxt_venue.py"]
     # Only its reader of NO_PROXY is used.
-    assert users.pop("urllib.request") == ["service/config/proxies.py"]
+    assert users.pop("urllib.request") == ["service/config/settings.py"]
     assert set(users) == {"httpx2"}, users
 
 
