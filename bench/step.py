@@ -105,12 +105,9 @@ def reversals(bars: Bar) -> np.ndarray:
 
 def ceres(bars: Bar) -> np.ndarray:
     # Shifted by a bar: a channel does not include the bar that may break out of it.
-    highest40, highest20 = (
-        shift(apply_per_asset(lambda x, period=period: talib.MAX(x, period), bars.high))
-        for period in (40, 20)
-    )
-    lowest40, lowest20 = (
-        shift(apply_per_asset(lambda x, period=period: talib.MIN(x, period), bars.low))
+    highest40, highest20, lowest40, lowest20 = (
+        shift(apply_per_asset(partial(extreme, timeperiod=period), column))
+        for extreme, column in ((talib.MAX, bars.high), (talib.MIN, bars.low))
         for period in (40, 20)
     )
     return to_readings(

@@ -12,8 +12,7 @@ def build_output_schema(result: type[BaseModel]) -> Schema:
     schema = result.model_json_schema(
         by_alias=True, mode="serialization", schema_generator=ClientSchemas
     )
-    definitions = schema.pop("$defs", {})
-    return _inline_refs(schema, definitions)
+    return _inline_refs(schema, schema.pop("$defs", {}))
 
 
 def _inline_refs(part: Schema, definitions: dict[str, Schema]) -> Schema:
