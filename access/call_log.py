@@ -22,7 +22,6 @@ FLUSH_INTERVAL_S = 1.0
 ROWS_PER_FLUSH = 500
 # Reached only while the store fails, or with calls of more keys than a flush can write.
 MAX_PENDING_CALLS = 5000
-MAX_CACHED_IDS = 10_000
 # Calls that the quota guard refuses are logged, but not used up.
 REFUSED_OUTCOMES = frozenset({"rate_limited", "revoked_key", "not_provisioned"})
 
@@ -140,7 +139,7 @@ class CallLog:
         if key_id is None:
             key_id = await self._store.find_key_id(key_hash)
             assert key_id is not None, "only calls of stored keys are logged, and keys stay stored"
-            if len(self._key_ids) >= MAX_CACHED_IDS:
+            if len(self._key_ids) >= 10_000:
                 self._key_ids.clear()
             self._key_ids[key_hash] = key_id
         return key_id

@@ -68,13 +68,6 @@ class AccessRequests:
         return AccessRequestResponse(status=result, message=message)
 
 
-# The library rejects special-use domains. Appending this suffix to one lets it validate the rest of
-# the address; its own list does not contain .example.
-ORDINARY_SUFFIX = ".example"
-# The library accepts a top-level domain of one letter, and none of those exists.
-MIN_TOP_LEVEL_CHARS = 2
-
-
 def parse_contact_email(text: str, *, accepts_special_use: bool) -> str:
     """Return the normalized address; raise ApiError 400 if it is not valid."""
     try:
@@ -91,10 +84,13 @@ def normalize_email(text: str, *, accepts_special_use: bool) -> str:
     """
     domain = text.rpartition("@")[2].lower()
     is_special_use = any(domain.endswith(f".{name}") for name in SPECIAL_USE_DOMAIN_NAMES)
-    suffix = ORDINARY_SUFFIX if accepts_special_use and is_special_use else ""
+    # The library rejects special-use domains. Appending this suffix to one lets it validate the
+    # rest of the address; its own list does not contain .example.
+    suffix = ".example" if accepts_special_use and is_special_use else ""
     try:
         validated = validate_email(text + suffix, check_deliverability=False, strict=True)
-        if len(validated.ascii_domain.rpartition(".")[2]) < MIN_TOP_LEVEL_CHARS:
+        # It accepts a top-level domain of one letter, and none of those exists.
+        if len(validated.ascii_domain.rpartition(".")[2]) < 2:
             raise EmailNotValidError("Its top-level domain does not exist.")
     except EmailNotValidError as error:
         raise ValueError(

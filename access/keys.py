@@ -1,4 +1,4 @@
-"""API keys: format, hashing and request headers, the operator's commands, and the daily quota.
+"""API keys: format, hashing and request headers, those of the operator, and the daily quota.
 
 One statement checks keys and quotas and counts, for many calls at a time.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from schemas.errors import ApiError, rate_limited_error
 from schemas.usage import QuotaUsage
 from schemas.vocabulary import DAY_MS, Clock, Mode, format_instant
-from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup, KeyRow
+from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
 from store.sql.access_store import AccessStore
 
 MAX_LABEL_CHARS = 120
@@ -76,43 +76,20 @@ def is_valid_label(text: str) -> bool:
     return 1 <= len(text) <= MAX_LABEL_CHARS and text.isprintable()
 
 
-class OperatorKeys:
-    """Creates, revokes and lists keys for the operator; `clock` returns epoch milliseconds."""
+async def create_operator_key(
+    store: AccessStore, now: int, label: str, expires_at: int | None = None
+) -> str:
+    """Create a key of the operator at a time (epoch ms) and return it, for the only time.
 
-    def __init__(self, store: AccessStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-
-    async def create(self, label: str, expires_at: int | None = None) -> str:
-        """Create a key and return it, for the only time.
-
-        Raise ValueError for a bad label, and for a time of expiry that has passed.
-        """
-        now = self._clock()
-        if not is_valid_label(label):
-            raise ValueError(f"a label must have 1 to {MAX_LABEL_CHARS} printable characters")
-        if expires_at is not None and expires_at <= now:
-            raise ValueError(f"a key must expire later than now, {format_instant(now)}")
-        api_key = generate_key()
-        await self._store.create_key(hash_key(api_key), label, now, expires_at)
-        return api_key
-
-    async def rotate(self, key_id: int, overlap_ms: int) -> str | None:
-        """Replace a key, which works for another `overlap_ms`, and return the new one.
-
-        Return None if the key does not exist, no longer works, or was rotated before.
-        """
-        api_key, now = generate_key(), self._clock()
-        successor = await self._store.rotate_key(key_id, hash_key(api_key), now, now + overlap_ms)
-        return None if successor is None else api_key
-
-    async def revoke(self, key_id: int) -> bool:
-        """Revoke a key for good; return False if there is no such key."""
-        return await self._store.revoke_key(key_id, self._clock())
-
-    async def list(self) -> list[KeyRow]:
-        """Return every key, oldest first."""
-        return await self._store.list_keys()
+    Raise ValueError for a bad label, and for a time of expiry that has passed.
+    """
+    if not is_valid_label(label):
+        raise ValueError(f"a label must have 1 to {MAX_LABEL_CHARS} printable characters")
+    if expires_at is not None and expires_at <= now:
+        raise ValueError(f"a key must expire later than now, {format_instant(now)}")
+    api_key = generate_key()
+    await store.create_key(hash_key(api_key), label, now, expires_at)
+    return api_key
 
 
 def identify_key(authorization: str | None, x_api_key: str | None) -> bytes:

@@ -10,14 +10,13 @@ import structlog
 from access.billing.provider import BillingError, FailedPayment, Provider, SubscriptionStatus
 from access.single_flight_cache import call_provider
 from schemas.errors import describe_failure
-from schemas.vocabulary import DAY_MS, Clock
-from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
+from schemas.vocabulary import DAY_MS, HOUR_MS, Clock
+from store.access_rows import MembershipRow, RetentionCutoffs
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 # Short, because a sleep until the next day would be wrong after a suspend or a change of the clock.
 SLEEP_STEP_S = 30.0
-RETRY_MS = 3_600_000
 # Checkouts whose payment is requested from the processor in a round. The default limits accept
 # fewer in a day from seven networks; more of them wait for the next rounds.
 MAX_CLAIMS_CHECKED = 2000
@@ -52,7 +51,7 @@ class MaintenanceJob:
             now = self._clock()
             # If the clock was set back, the failure lies in the future and must not delay a round.
             failed_at = self._failed_at
-            has_failed = failed_at is not None and 0 <= now - failed_at < RETRY_MS
+            has_failed = failed_at is not None and 0 <= now - failed_at < HOUR_MS
             if now // DAY_MS != self._last_done_day and not has_failed:
                 try:
                     pruned = await prune_access(self._store, self._provider, now)
@@ -103,17 +102,15 @@ class MaintenanceJob:
 async def prune_access(store: AccessStore, provider: Provider, now: int) -> int:
     """Delete rows that are too old at `now` (epoch ms); return how many."""
     cutoffs = compute_cutoffs(now)
-    claims: list[ClaimRow] = []
     pruned = 0
     # Claims first: the sessions of the sandbox stay as long as their claims. The clock alone must
     # not decide: if it was wrong when the machine started, a claim that was paid a minute ago would
     # look lapsed. So a claim is deleted if the processor reports no payment, and stays if its
     # status is not known.
-    if provider.mode is not None:
-        claims = await store.list_lapsed_claims(
-            provider.name, provider.mode, cutoffs.unredeemed_claims, MAX_CLAIMS_CHECKED
-        )
-    for claim in claims:
+    claims = provider.mode and await store.list_lapsed_claims(
+        provider.name, provider.mode, cutoffs.unredeemed_claims, MAX_CLAIMS_CHECKED
+    )
+    for claim in claims or ():
         try:
             payment = await provider.fetch_payment(claim)
         except Exception as error:
@@ -181,12 +178,10 @@ class WebhookHandler:
         Raise ApiError 503 if the processor is unavailable, so that it sends the message again.
         """
         # Messages can arrive late and out of order, so their content is not used.
-        event = await call_provider(self._provider.verify_event(payload, signature))
-        if event.customer is None or await self._store.is_event_handled(event.id):
+        event_id, customer = await call_provider(self._provider.verify_event(payload, signature))
+        if customer is None or await self._store.is_event_handled(event_id):
             return
-        for membership in await self._store.list_open_memberships(
-            self._provider.name, event.customer
-        ):
+        for membership in await self._store.list_open_memberships(self._provider.name, customer):
             await call_provider(
                 update_membership(
                     self._store,
@@ -197,4 +192,4 @@ class WebhookHandler:
                 )
             )
         # Marked last: after a failure the processor must be able to repeat the message.
-        await self._store.mark_event_handled(event.id, self._clock())
+        await self._store.mark_event_handled(event_id, self._clock())

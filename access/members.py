@@ -1,7 +1,7 @@
 """What members manage: the keys of their plans, the billing of these, and watchlists."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -38,8 +38,6 @@ OVERLAP_CHOICES_HOURS = (0, 1, 24, 72)
 DEFAULT_OVERLAP_HOURS = 24
 # The page lists only the latest of the keys that have ended.
 MAX_ENDED_SHOWN = 5
-# Requests are listed for the keys that were used last, so that one page needs few statements.
-MAX_KEYS_WITH_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,8 @@ class MemberKeys:
         keys.sort(key=lambda key: key.last_used_at or key.created_at, reverse=True)
         calls = [
             (key, call)
-            for key in keys[:MAX_KEYS_WITH_CALLS]
+            # Those that were used last, so that one page needs few statements.
+            for key in keys[:20]
             for call in await self._store.list_calls(key.id, limit)
         ]
         calls.sort(key=lambda made: made[1].at, reverse=True)
@@ -200,26 +199,14 @@ class MemberKeys:
         """
         return [claim for claim, _ in await self._claims.list_unredeemed(email)]
 
-    async def claim(self, email: str, claim_id: str) -> str:
-        """Create the one key of a paid checkout and return it; it cannot be shown again.
+    async def redeem(self, email: str, claim_id: str, api_key: str | None) -> None:
+        """Create the membership of a paid checkout, with its one key, or for a connection without.
 
         Raise ApiError 404 if the mailbox has no such checkout, 409 if another client has just
         redeemed it or its payment was just reversed, 503 if the processor is unavailable.
         """
         # For buyers whose agent lost the claim token. Redeeming is the same statement as with the
         # token, so only the first of the two gets the key.
-        api_key = generate_key()
-        await self._redeem(email, claim_id, api_key)
-        return api_key
-
-    async def activate(self, email: str, claim_id: str) -> None:
-        """Create the membership of a paid checkout without a key, for a connection.
-
-        Raise as `claim`.
-        """
-        await self._redeem(email, claim_id, None)
-
-    async def _redeem(self, email: str, claim_id: str, api_key: str | None) -> None:
         for claim, payment in await self._claims.list_unredeemed(email):
             if claim.id == claim_id:
                 if await call_provider(self._claims.redeem(claim, payment, api_key)):
@@ -237,10 +224,9 @@ class MemberKeys:
         raise _not_found_error("membership")
 
     async def _list_memberships(self, email: str) -> list[StoredMembership]:
-        memberships = await self._store.list_memberships_by_email(email)
         return [
             membership
-            for membership in memberships
+            for membership in await self._store.list_memberships_by_email(email)
             if membership.row.provider == self._provider.name
         ]
 
@@ -316,14 +302,17 @@ class MemberBilling:
             clock, lambda status: STATUS_TTL_MS
         )
 
-    async def fetch_statuses(
-        self, memberships: Sequence[StoredMembership]
-    ) -> list[SubscriptionStatus | None]:
-        """Return the status of each membership.
+    async def fetch_status(self, membership: StoredMembership) -> SubscriptionStatus | None:
+        """Return the status of a membership.
 
         None if it has ended, if it is not this provider's, or if the processor is unavailable.
         """
-        return await asyncio.gather(*map(self._fetch_status, memberships))
+        member = membership.row
+        is_known = (member.provider, member.mode) == (self._provider.name, self._provider.mode)
+        if membership.ended_at is not None or not is_known:
+            return None
+        request = self._statuses.get(member.subscription, lambda: self._query_provider(member))
+        return await self._await_in_time(request)
 
     async def list_unclaimed(self, email: str) -> list[ClaimRow] | None:
         """Return the paid claims that have no key yet; None if the processor is unavailable."""
@@ -351,14 +340,6 @@ class MemberBilling:
         raise ApiError(
             "invalid_parameter", "You have no such plan to manage. Reload the page.", 404
         )
-
-    async def _fetch_status(self, membership: StoredMembership) -> SubscriptionStatus | None:
-        member = membership.row
-        is_known = (member.provider, member.mode) == (self._provider.name, self._provider.mode)
-        if membership.ended_at is not None or not is_known:
-            return None
-        request = self._statuses.get(member.subscription, lambda: self._query_provider(member))
-        return await self._await_in_time(request)
 
     async def _query_provider(self, member: MembershipRow) -> SubscriptionStatus | None:
         try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-from dataclasses import dataclass
 from hashlib import sha256
 
 import structlog
@@ -145,15 +144,6 @@ class Claims:
 ClaimResult = ActiveClaim | PendingClaim
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedCheckout:
-    """A checkout that a browser opened: its claim, the claim's token and its URL."""
-
-    claim: ClaimRow
-    claim_token: str
-    url: str
-
-
 class Purchases:
     """Opens checkouts with one provider and redeems claim tokens; `clock` returns epoch ms."""
 
@@ -193,7 +183,7 @@ class Purchases:
         claim_token = claim_token or generate_claim_token()
         token_hash = _hash_token(claim_token)
         order = Order(token_hash.hex()[:32], email, body.billing, body.agent_name)
-        session = await call_provider(self._provider.open_session(order))
+        session, url, expires_at = await call_provider(self._provider.open_session(order))
         mode = self._provider.mode
         assert mode is not None, "a provider that opens sessions has a mode"
         claim = ClaimRow(
@@ -201,19 +191,19 @@ class Purchases:
             token_hash=token_hash,
             provider=self._provider.name,
             mode=mode,
-            session=session.id,
+            session=session,
             contact_email=order.contact_email,
             billing=order.billing,
             agent_name=order.agent_name,
             created_at=self._clock(),
-            expires_at=session.expires_at,
-            checkout_url=session.url,
+            expires_at=expires_at,
+            checkout_url=url,
         )
         await self._store.create_claim(claim)
         return CheckoutResponse(
             status="checkout_created",
             mode=claim.mode,
-            checkout_url=session.url,
+            checkout_url=url,
             claim_token=claim_token,
             plan=Plan(tier="premium", billing=claim.billing, amount_usd=PRICES_USD[claim.billing]),
             next_step=NextStep(
@@ -225,12 +215,9 @@ class Purchases:
             ),
         )
 
-    async def find_opened(self, claim_token: str) -> OpenedCheckout | None:
-        """Return the checkout of a claim token, None if there is none."""
-        claim = await self._store.find_claim(_hash_token(claim_token))
-        if claim is None or claim.checkout_url is None:
-            return None
-        return OpenedCheckout(claim, claim_token, claim.checkout_url)
+    async def find_claim(self, claim_token: str) -> ClaimRow | None:
+        """Return the claim of a token, None if there is none."""
+        return await self._store.find_claim(_hash_token(claim_token))
 
     async def claim(self, body: ClaimBody, address: str) -> ClaimResult:
         """Redeem a claim token for its one key, or return that the payment is pending.
@@ -238,7 +225,7 @@ class Purchases:
         Raise ApiError 404 if the token is unknown or its checkout failed, 409 if it was redeemed
         before or if its subscription must be paid first, 503 if the processor is unavailable.
         """
-        claim = await self._store.find_claim(_hash_token(body.claim_token))
+        claim = await self.find_claim(body.claim_token)
         if claim is None:
             raise self._no_key_error(
                 "no checkout has this token. Check that it was copied whole, or"

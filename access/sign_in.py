@@ -159,8 +159,7 @@ class SignIn:
                 return
             reported = await self._find_reported_email(email)
             mail = await self._create_link_mail(email, reported, pending_id, is_buying)
-            pause_s = secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S)
-            await self._sleep(pause_s)
+            await self._sleep(secrets.SystemRandom().uniform(MIN_MAIL_DELAY_S, MAX_MAIL_DELAY_S))
             if reported is None:
                 return
             try:
@@ -208,9 +207,11 @@ class SignIn:
     async def _reserve_mail(self, email: str, address: str) -> int:
         """Count a request for a mailbox; return in how many seconds its mail may be sent."""
         mailbox = normalize_email(email)
-        await self._mailbox_throttle.take_mailbox_attempt(f"{mailbox} {find_client(address)}")
+        await self._mailbox_throttle.take_attempt(
+            f"{mailbox} {find_client(address)}", is_mailbox=True
+        )
         try:
-            await self._mail_throttle.take_mailbox_attempt(mailbox)
+            await self._mail_throttle.take_attempt(mailbox, is_mailbox=True)
         except ApiError as refusal:
             return refusal.retry_after_s or 0
         return 0
@@ -225,7 +226,7 @@ class SignIn:
         if self._waiting.get(mailbox) is not this:
             return False
         del self._waiting[mailbox]
-        await self._mail_throttle.take_mailbox_attempt(mailbox)
+        await self._mail_throttle.take_attempt(mailbox, is_mailbox=True)
         return True
 
     async def _find_reported_email(self, email: str) -> str | None:
@@ -240,9 +241,11 @@ class SignIn:
         except ApiError as error:
             # The processor is unavailable, which keeps no member from signing in.
             log.warning("sign_in_payments_unknown", why=error.message)
-        for membership in memberships:
-            if membership.row.provider == self._provider.name:
-                emails.append(membership.row.contact_email)
+        emails += [
+            membership.row.contact_email
+            for membership in memberships
+            if membership.row.provider == self._provider.name
+        ]
         return emails[-1] if emails else None
 
     async def _create_link_mail(

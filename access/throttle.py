@@ -68,23 +68,19 @@ class Throttle:
         # A refusal stays true until its limit is free, so repeated attempts read no store.
         self._refusals: dict[str, RefusedAttempt] = {}
 
-    async def take_attempt(self, address: str) -> None:
-        """Record an attempt of a client address; raise ApiError 429 if none is left."""
-        client, *wider = list_limits(address, self._limit.attempts)
-        await self._record_attempt(client, *wider)
+    async def take_attempt(self, address: str, *, is_mailbox: bool = False) -> None:
+        """Record an attempt of a client address, or for a mailbox, which counts for no other.
 
-    async def take_mailbox_attempt(self, email: str) -> None:
-        """Record an attempt for a mailbox, which counts for no other; raise as `take_attempt`."""
-        await self._record_attempt(AttemptLimit(email, self._limit.attempts))
-
-    async def _record_attempt(self, client: AttemptLimit, *wider: AttemptLimit) -> None:
+        Raise ApiError 429 if none is left.
+        """
+        attempts = self._limit.attempts
+        limits = [AttemptLimit(address, attempts)] if is_mailbox else list_limits(address, attempts)
+        client = limits[0]
         now, window_s = self._clock(), self._limit.window_s
         refused = self._refusals.pop(client.address, None)
         # Not beyond the window, in case the clock was set back.
         if refused is None or not now < refused.free_at <= now + window_s * 1000:
-            refused = await self._store.record_attempt(
-                self._kind, (client, *wider), now, window_s * 1000
-            )
+            refused = await self._store.record_attempt(self._kind, limits, now, window_s * 1000)
         if refused is None:
             return
         self._refusals[client.address] = refused

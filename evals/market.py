@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from access.billing.sandbox import SandboxBilling
-from access.keys import OperatorKeys
+from access.billing.provider import SandboxBilling
+from access.keys import create_operator_key
 from access.mail import Outbox
 from compute.bars import DAY_S
 from compute.hourly_pipeline import HourlyPipeline, OnCommit
@@ -69,7 +69,7 @@ async def open_eval_market(
         billing = SandboxBilling(access, clock, ADDRESS)
         resources = Resources(market, access, billing, mailer, clock)
         transport = httpx.ASGITransport(create_app(Settings(base_url=ADDRESS), resources))
-        api_key = await OperatorKeys(access, clock).create("evals")
+        api_key = await create_operator_key(access, clock(), "evals")
         headers = {"Authorization": f"Bearer {api_key}"}
         async with httpx.AsyncClient(
             transport=transport, base_url=ADDRESS, headers=headers

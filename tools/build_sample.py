@@ -22,7 +22,7 @@ from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from store.opening import open_sqlite_market
 from store.sql.ledger_reads import ALERT, CELL_CODES, MOVES, PUBLISHED
-from web.asset_chart import CHART_DAYS
+from web.asset_page import CHART_DAYS
 
 TICKERS = ("BTC", "ETH", "SOL", "XRP", "NVDA", "AAPL", "TSLA", "XAU", "XAG")
 # The last hours before this end have every kind of change and of alert.

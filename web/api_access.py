@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD
-from access.keys import MAX_LABEL_CHARS
+from access.keys import MAX_LABEL_CHARS, generate_key
 from access.maintenance import CALL_RETENTION_DAYS
 from access.members import (
     DEFAULT_OVERLAP_HOURS,
@@ -31,13 +32,11 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import DAY_MS, format_instant
 from serving.arguments import quote_value
-from serving.error_responses import Responder
 from serving.tool_runner import ToolRunner
 from store.access_rows import DayUsage
 from web.buy_pages import build_key_values
-from web.forms import MAX_CHOICE_CHARS
 from web.pages import build_page_route, redirect_to, render_page
-from web.sessions import HOME_PATH, FormResponder, Sessions, Viewer
+from web.sessions import HOME_PATH, MAX_CHOICE_CHARS, FormResponder, Sessions, Viewer
 
 CHART_DAYS = 30
 # In units of the SVG, whose width is the page's.
@@ -57,11 +56,10 @@ def build_usage_chart(rows: Sequence[DayUsage], at: int, used_today: int = 0) ->
     missing = used_today - sum(row.used for row in rows if row.day == last_day)
     if missing > 0:
         rows = [*rows, DayUsage(last_day, "", missing)]
-    totals = Counter[str]()
     by_day: dict[int, Counter[str]] = {}
     for row in rows:
-        totals[row.tool] += row.used
         by_day.setdefault(row.day, Counter())[row.tool] += row.used
+    totals = sum(by_day.values(), Counter[str]())
     highest = max((counts.total() for counts in by_day.values()), default=0)
     days: list[dict[str, Any]] = []
     for day in range(last_day - CHART_DAYS + 1, last_day + 1):
@@ -101,18 +99,8 @@ def _list_tools(counts: Counter[str]) -> list[tuple[int, str, int]]:
 
 KEYS_PATH = f"/{HOME_PATH}/{{membership}}/keys"
 KEY_PATH = f"{KEYS_PATH}/{{key}}"
-REQUESTS_PATH = f"/{HOME_PATH}/requests"
-BILLING_PATH = f"/{HOME_PATH}/{{membership}}/billing"
-PAYMENT_PATH = f"/{HOME_PATH}/payments/{{payment}}"
-# At most 18 digits, so that every id fits the 64-bit integers of the stores.
-ID_PATTERN = re.compile(r"[0-9]{1,18}")
 MAX_CALLS_SHOWN = 100
-KEY_FIELDS = {
-    "label": MAX_LABEL_CHARS,
-    "expires": MAX_CHOICE_CHARS,
-    "overlap": MAX_CHOICE_CHARS,
-}
-LABEL_ERROR = f"Enter 1 to {MAX_LABEL_CHARS} characters, such as where you use the key."
+KEY_FIELDS = {"label": MAX_LABEL_CHARS, "expires": MAX_CHOICE_CHARS, "overlap": MAX_CHOICE_CHARS}
 # By the value of a form's field: days until a new key expires, hours until a rotated key does.
 EXPIRY_DAYS: dict[str, int | None] = {
     "never": None,
@@ -129,8 +117,9 @@ def build_api_access_routes(
     """Return the routes of the page and its forms."""
     pages, require_viewer = _ApiAccessPages(members, billing, runner), sessions.require_viewer
 
-    def require_form(respond: FormResponder) -> Responder:
-        return sessions.require_form(pages.show_errors(respond), KEY_FIELDS)
+    def build_form_route(path: str, respond: FormResponder, *methods: str) -> Route:
+        responder = sessions.require_form(pages.show_errors(respond), KEY_FIELDS)
+        return build_page_route(path, runner, responder, *methods or ("GET", "POST"))
 
     async def redirect_home(request: Request) -> Response:
         return redirect_to(request, HOME_PATH)
@@ -138,30 +127,22 @@ def build_api_access_routes(
     return [
         build_page_route("/settings", runner, redirect_home),
         build_page_route(f"/{HOME_PATH}", runner, require_viewer(pages.show_plans)),
-        build_page_route(REQUESTS_PATH, runner, require_viewer(pages.show_requests)),
-        build_page_route(KEYS_PATH, runner, require_form(pages.create_key), "GET", "POST"),
-        build_page_route(
-            f"{KEY_PATH}/label", runner, require_form(pages.relabel_key), "GET", "POST"
-        ),
-        build_page_route(
-            f"{KEY_PATH}/rotate", runner, require_form(pages.rotate_key), "GET", "POST"
-        ),
+        build_page_route(f"/{HOME_PATH}/requests", runner, require_viewer(pages.show_requests)),
+        build_form_route(KEYS_PATH, pages.create_key),
+        build_form_route(f"{KEY_PATH}/label", pages.relabel_key),
+        build_form_route(f"{KEY_PATH}/rotate", pages.rotate_key),
         build_page_route(f"{KEY_PATH}/revoke", runner, require_viewer(pages.confirm_revoke)),
-        build_page_route(f"{KEY_PATH}/revoke", runner, require_form(pages.revoke_key), "POST"),
-        build_page_route(
-            BILLING_PATH, runner, require_form(pages.redirect_to_portal), "GET", "POST"
-        ),
-        build_page_route(PAYMENT_PATH, runner, require_form(pages.claim_key), "GET", "POST"),
+        build_form_route(f"{KEY_PATH}/revoke", pages.revoke_key, "POST"),
+        build_form_route(f"/{HOME_PATH}/{{membership}}/billing", pages.redirect_to_portal),
+        build_form_route(f"/{HOME_PATH}/payments/{{payment}}", pages.claim_key),
     ]
 
 
+@dataclass(frozen=True, slots=True)
 class _ApiAccessPages:
-    def __init__(self, members: MemberKeys, billing: MemberBilling, runner: ToolRunner) -> None:
-        self._members = members
-        self._billing = billing
-        self._base_url = runner.context.base_url
-        self._daily_limit = runner.context.daily_limit
-        self._sells_keys = runner.context.sells_keys
+    members: MemberKeys
+    billing: MemberBilling
+    runner: ToolRunner
 
     def show_errors(self, respond: FormResponder) -> FormResponder:
         """Wrap the responder to a form; what the viewer can correct is shown with the form."""
@@ -176,7 +157,10 @@ class _ApiAccessPages:
                 if error.message.startswith("label:"):
                     # The form is that of a key, or of a new key.
                     field = f"label-{ids['key']}" if "key" in ids else f"new-{ids['membership']}"
-                    errors = {field: LABEL_ERROR}
+                    errors = {
+                        field: f"Enter 1 to {MAX_LABEL_CHARS} characters, such as where you use "
+                        "the key."
+                    }
                 return await self.show_plans(request, viewer, form, errors, error.status)
 
         return respond_or_show
@@ -193,15 +177,15 @@ class _ApiAccessPages:
 
         `errors` are by field; the error of no field is at the top of the page.
         """
-        plans = await self._members.list_plans(viewer.email)
+        plans = await self.members.list_plans(viewer.email)
         charts = []
         for plan in plans:
-            rows = await self._members.list_usage(plan, CHART_DAYS)
+            rows = await self.members.list_usage(plan, CHART_DAYS)
             used = sum(one.used for one in plan.working_keys)
             charts.append(build_usage_chart(rows, plan.at, used))
-        statuses, unclaimed = await asyncio.gather(
-            self._billing.fetch_statuses([plan.membership for plan in plans]),
-            self._billing.list_unclaimed(viewer.email),
+        unclaimed, *statuses = await asyncio.gather(
+            self.billing.list_unclaimed(viewer.email),
+            *(self.billing.fetch_status(plan.membership) for plan in plans),
         )
         # The processor must report a status for every plan that may still change.
         is_all_known = unclaimed is not None and all(
@@ -218,9 +202,8 @@ class _ApiAccessPages:
             plans=list(zip(plans, statuses, charts, strict=True)),
             unclaimed=unclaimed or [],
             is_all_known=is_all_known,
-            manages=self._billing.is_manageable,
-            daily_limit=self._daily_limit,
-            sells_keys=self._sells_keys,
+            manages=self.billing.is_manageable,
+            daily_limit=self.runner.context.daily_limit,
             prices=PRICES_USD,
             ask_operator=ASK_OPERATOR_HINT,
             max_keys=MAX_LIVE_KEYS,
@@ -233,7 +216,7 @@ class _ApiAccessPages:
 
     async def show_requests(self, request: Request, viewer: Viewer) -> Response:
         """Show the latest calls of the viewer's keys."""
-        calls = await self._members.list_calls(viewer.email, MAX_CALLS_SHOWN)
+        calls = await self.members.list_calls(viewer.email, MAX_CALLS_SHOWN)
         return _render_page(
             request,
             "requests.html",
@@ -247,10 +230,9 @@ class _ApiAccessPages:
     async def create_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Create a key and show it in the response to the form."""
         # A redirect to a page that shows the key would need the key to be stored in clear.
-        membership = parse_id(request, "membership")
-        api_key = await self._members.create(
+        api_key = await self.members.create(
             viewer.email,
-            membership,
+            parse_id(request, "membership"),
             form.get("label", ""),
             _parse_choice(form, "expires", EXPIRY_DAYS, "never"),
         )
@@ -258,39 +240,41 @@ class _ApiAccessPages:
 
     async def claim_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Create the key of a payment that no agent has claimed, and show it."""
-        api_key = await self._members.claim(viewer.email, request.path_params["payment"])
+        api_key = generate_key()
+        await self.members.redeem(viewer.email, request.path_params["payment"], api_key)
         return self._show_key_once(request, viewer, api_key)
 
     async def relabel_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Change the label of a key."""
-        await self._members.relabel(viewer.email, *_parse_key_ids(request), form.get("label", ""))
+        await self.members.relabel(viewer.email, *_parse_key_ids(request), form.get("label", ""))
         return redirect_to(request, HOME_PATH)
 
     async def rotate_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Replace a key and show the new one; the old one works for the chosen overlap."""
         overlap = _parse_choice(form, "overlap", OVERLAP_HOURS, str(DEFAULT_OVERLAP_HOURS))
-        api_key = await self._members.rotate(viewer.email, *_parse_key_ids(request), overlap)
+        api_key = await self.members.rotate(viewer.email, *_parse_key_ids(request), overlap)
         return self._show_key_once(request, viewer, api_key)
 
     async def confirm_revoke(self, request: Request, viewer: Viewer) -> Response:
         """Ask the viewer to confirm that a key is to be revoked."""
-        live_key = await self._members.get_live_key(viewer.email, *_parse_key_ids(request))
+        live_key = await self.members.get_live_key(viewer.email, *_parse_key_ids(request))
         return _render_page(
             request, "revoke_key.html", "Revoke this key?", viewer, live_key=live_key
         )
 
     async def revoke_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Revoke a key and return to the page."""
-        await self._members.revoke(viewer.email, *_parse_key_ids(request))
+        await self.members.revoke(viewer.email, *_parse_key_ids(request))
         return redirect_to(request, HOME_PATH)
 
     async def redirect_to_portal(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Send the viewer to the payment processor's customer portal."""
         # Browsers apply the policy's `form-action` to redirects of forms too, and each operator's
         # Stripe account chooses the portal's host. So a page with `Refresh` leads there.
-        home = f"{self._base_url}/{HOME_PATH}"
-        portal = await self._billing.create_portal_url(
-            viewer.email, parse_id(request, "membership"), home
+        portal = await self.billing.create_portal_url(
+            viewer.email,
+            parse_id(request, "membership"),
+            f"{self.runner.context.base_url}/{HOME_PATH}",
         )
         response = _render_page(request, "billing.html", "Your billing", viewer, portal=portal)
         response.headers["Refresh"] = f"0; url={portal}"
@@ -304,7 +288,7 @@ class _ApiAccessPages:
             viewer,
             status=201,
             back="API access",
-            **build_key_values(api_key, self._base_url),
+            **build_key_values(api_key, self.runner.context.base_url),
         )
 
 
@@ -334,7 +318,8 @@ def _parse_key_ids(request: Request) -> tuple[int, int]:
 def parse_id(request: Request, name: str) -> int:
     """Return an id from the request's path; ApiError 404 if it is not an id."""
     text: str = request.path_params[name]
-    if not ID_PATTERN.fullmatch(text):
+    # At most 18 digits, so that every id fits the 64-bit integers of the stores.
+    if not re.fullmatch(r"[0-9]{1,18}", text):
         raise ApiError(
             "invalid_parameter",
             f"There is no {name} at this address. Open API access or Operations to see yours.",

@@ -11,7 +11,7 @@ Nobody is signed in by a purchase, because no one has proved that the e-mail add
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,17 +20,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.billing.provider import PRICES_USD, FailedPayment, Payment, PendingPayment
-from access.billing.sandbox import SandboxBilling, SessionStatus
+from access.billing.provider import (
+    PRICES_USD,
+    FailedPayment,
+    PendingPayment,
+    SandboxBilling,
+    SessionStatus,
+)
 from access.members import MAX_LIVE_KEYS
-from access.purchases import OpenedCheckout, generate_claim_token
+from access.purchases import ClaimResult, Claims, Purchases, generate_claim_token
 from access.sign_in import SignIn
 from mcp_server.registration import CLIENTS, KEY_VARIABLE
 from rest_shim.purchases import PurchaseHandlers
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,
-    ActiveClaim,
     CheckoutBody,
     ClaimBody,
     PendingClaim,
@@ -40,51 +44,44 @@ from serving.context import Context
 from serving.error_responses import guard_route
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
-from web.forms import (
+from web.pages import build_page_route, redirect_to, render_error_for_browser, render_page
+from web.sessions import (
     EMAIL_ERROR,
     EMAIL_FIELD,
+    HOME_PATH,
     MAX_CHOICE_CHARS,
     MAX_EMAIL_CHARS,
     Cookie,
+    PendingRequests,
+    Sessions,
+    Viewer,
+    build_consent_path,
     get_address,
     read_form,
 )
-from web.pages import build_page_route, redirect_to, render_error_for_browser, render_page
-from web.pending_requests import PendingRequests, build_consent_path
-from web.sessions import HOME_PATH, Sessions, Viewer
 
 BUY_PATH = "buy"
 KEY_PATH = "buy/key"
 
-CLAIM_TOKEN_PATTERN = re.compile(r"ct_[A-Za-z0-9_-]{43}")
-FindOpened = Callable[[str], Awaitable[OpenedCheckout | None]]
-FetchPayment = Callable[[ClaimRow], Awaitable[Payment]]
 
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """The sentence that a page adds, and the link that leads on, if there is one."""
-
-    text: str = ""
-    path: str | None = None
-    label: str = ""
-
-
-Steps = Mapping[SessionStatus, NextStep]
-CHOOSE_PLAN = NextStep(path=BUY_PATH, label="Choose a plan")
-OWN_STEPS: Steps = {
-    "open": NextStep("After paying, you get your key."),
-    "paid": NextStep(path=KEY_PATH, label="Show your key"),
+# The sentence that a page adds, and path and label of the link that leads on, empty for none.
+NextStep = tuple[str, str, str]
+CHOOSE_PLAN = ("", BUY_PATH, "Choose a plan")
+OWN_STEPS: Mapping[SessionStatus, NextStep] = {
+    "open": ("After paying, you get your key.", "", ""),
+    "paid": ("", KEY_PATH, "Show your key"),
     "cancelled": CHOOSE_PLAN,
     "expired": CHOOSE_PLAN,
 }
-NEW_LINK = NextStep(
-    "Ask your agent for a new link, or buy access yourself.", BUY_PATH, "Buy access"
-)
-AGENT_STEPS: Steps = {
-    "open": NextStep("If you pay here, your agent gets a key."),
+NEW_LINK = ("Ask your agent for a new link, or buy access yourself.", BUY_PATH, "Buy access")
+AGENT_STEPS: Mapping[SessionStatus, NextStep] = {
+    "open": ("If you pay here, your agent gets a key.", "", ""),
     # Also for a person who has seen the key, and so is no longer recognized.
-    "paid": NextStep("Go back to your agent, if one sent you here: it fetches its key by itself."),
+    "paid": (
+        "Go back to your agent, if one sent you here: it fetches its key by itself.",
+        "",
+        "",
+    ),
     "cancelled": NEW_LINK,
     "expired": NEW_LINK,
 }
@@ -93,20 +90,21 @@ AGENT_STEPS: Steps = {
 class OwnPurchases:
     """Finds and remembers the checkouts of browsers; the cookie needs TLS if `base_url` does.
 
-    `find_opened` finds the checkout of a claim token; `pending` are the requests of programs.
+    `pending` are the requests of programs.
     """
 
-    def __init__(self, find_opened: FindOpened, pending: PendingRequests, base_url: str) -> None:
-        self._find_opened = find_opened
+    def __init__(self, sales: Purchases, pending: PendingRequests, base_url: str) -> None:
+        self._sales = sales
         self._pending = pending
         # As long as a checkout can be paid. Whoever could set the cookie of a buyer could claim the
         # key too.
         self.cookie = Cookie("signals_purchase", base_url, DAY_MS // 1000)
 
-    async def find(self, request: Request) -> OpenedCheckout | None:
+    async def find(self, request: Request) -> ClaimRow | None:
         """Return the checkout that this browser opened, None if there is none any more."""
         claim_token = self._read_token(request)
-        return await self._find_opened(claim_token) if claim_token else None
+        claim = await self._sales.find_claim(claim_token) if claim_token else None
+        return claim if claim is not None and claim.checkout_url else None
 
     def get_token(self, request: Request) -> str:
         """Return the claim token of this browser's checkout, a new one if it has none."""
@@ -115,26 +113,42 @@ class OwnPurchases:
     def _read_token(self, request: Request) -> str | None:
         # Another form could be guessed, or is that of an earlier version.
         claim_token = self.cookie.read(request)
-        return claim_token if CLAIM_TOKEN_PATTERN.fullmatch(claim_token) else None
+        return claim_token if re.fullmatch(r"ct_[A-Za-z0-9_-]{43}", claim_token) else None
 
     async def is_own(self, request: Request, session_id: str) -> bool:
         """Return whether this browser opened the processor's session on the page to buy access."""
         opened = await self.find(request)
-        return opened is not None and opened.claim.session == session_id
+        return opened is not None and opened.session == session_id
 
-    async def find_step(self, request: Request, session_id: str, status: SessionStatus) -> NextStep:
-        """Return the step after a session, which has this status."""
+    async def show_checkout(
+        self,
+        request: Request,
+        session_id: str,
+        state: SessionStatus,
+        title: str,
+        text: str,
+        **values: Any,
+    ) -> Response:
+        """Show the state of the processor's session, and the step after it."""
         if await self.is_own(request, session_id):
-            return OWN_STEPS[status]
-        pending = await self._pending.find(self._pending.cookie.read(request))
-        continue_path = None if pending is None else build_consent_path(pending)
-        if continue_path is None:
-            return AGENT_STEPS[status]
-        if status == "open":
-            return NextStep()
-        text = "Sign in with the e-mail address you paid with, then connect the program."
-        return NextStep(
-            text if status == "paid" else "", continue_path, "Continue to connect the program"
+            added, path, label = OWN_STEPS[state]
+        elif (pending := await self._pending.find(self._pending.cookie.read(request))) is None:
+            added, path, label = AGENT_STEPS[state]
+        else:
+            added, path, label = "", build_consent_path(pending), "Continue to connect the program"
+            if state == "open":
+                path = ""
+            elif state == "paid":
+                added = "Sign in with the e-mail address you paid with, then connect the program."
+        return render_page(
+            request,
+            "checkout.html",
+            title=title,
+            text=f"{text} {added}".rstrip(),
+            step_path=path,
+            step_label=label,
+            state=state,
+            **values,
         )
 
 
@@ -157,31 +171,18 @@ def build_return_page_routes(own: OwnPurchases, runner: ToolRunner) -> list[Rout
         session_id = request.query_params.get("session_id", "")
         if status == "cancelled":
             opened = await own.find(request)
-            session_id = "" if opened is None else opened.claim.session
+            session_id = "" if opened is None else opened.session
         if status == "paid" and await own.is_own(request, session_id):
             return redirect_to(request, f"{KEY_PATH}?checked=0")
-        step = await own.find_step(request, session_id, status)
-        return render_page(
-            request,
-            "checkout.html",
-            title=title,
-            text=f"{text} {step.text}".rstrip(),
-            step=step,
-            state=status,
-            facts=[],
-        )
+        return await own.show_checkout(request, session_id, status, title, text, facts=[])
 
     return [build_page_route(path, runner, respond) for path in PAGES]
 
 
-# The label of the bought key, as an agent's name is that of its key.
-KEY_LABEL = "Bought in a browser"
 PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 POLL_INTERVAL_S = 5
 MAX_CHECKS = CLAIM_POLL_DURATION_S // POLL_INTERVAL_S
-PLAN_ERROR = "Choose monthly or yearly."
 ORDER_FIELDS = {"billing": MAX_CHOICE_CHARS, EMAIL_FIELD: MAX_EMAIL_CHARS}
-BUY_TITLE = "Choose a plan"
 Form = dict[str, str]
 
 
@@ -191,7 +192,7 @@ class BuyPages:
 
     purchases: PurchaseHandlers
     own: OwnPurchases
-    fetch_payment: FetchPayment
+    claims: Claims
     sessions: Sessions
     sign_in: SignIn
     context: Context
@@ -214,7 +215,7 @@ class BuyPages:
             return await self._order(request, viewer, await read_form(request, ORDER_FIELDS))
         opened = await self.own.find(request)
         form = {"contact_email": "" if viewer is None or viewer.is_owner else viewer.email}
-        shown = None if opened is None or opened.claim.redeemed_at else opened
+        shown = None if opened is None or opened.redeemed_at else opened
         response = self._show_form(request, viewer, form, {}, opened=shown)
         # Set before the form is sent: sent twice, it opens the same checkout twice.
         self.own.cookie.set(response, self.own.get_token(request))
@@ -224,19 +225,47 @@ class BuyPages:
         """Show the key of this browser's purchase once, or what to do to get it."""
         viewer = await self.sessions.find_viewer(request)
         opened = await self.own.find(request)
-        if opened is None:
-            return self._show_no_key(request, viewer, is_unpaid=False)
-        try:
-            result = await self.purchases.claim(
-                ClaimBody(claim_token=opened.claim_token), get_address(request)
+        result: ClaimResult | None = None
+        is_unpaid = False
+        if opened is not None:
+            body = ClaimBody(claim_token=self.own.get_token(request))
+            try:
+                result = await self.purchases.claim(body, get_address(request))
+            except ApiError as error:
+                if error.status not in {404, 409}:
+                    raise
+                is_unpaid = error.status == 404
+        if opened is None or result is None:
+            # Nothing was paid, or a key is shown only once; both lead on.
+            response = render_page(
+                request,
+                "buy_no_key.html",
+                title="Nothing was paid" if is_unpaid else "No new key to show",
+                viewer=viewer,
+                here=BUY_PATH,
+                is_unpaid=is_unpaid,
+                home_path=HOME_PATH,
             )
-        except ApiError as error:
-            if error.status not in {404, 409}:
-                raise
-            return self._show_no_key(request, viewer, is_unpaid=error.status == 404)
-        if not isinstance(result, PendingClaim):
-            return self._show_key_once(request, viewer, opened, result)
-        # The way to the payment; after the payment, check again until it has settled.
+        elif isinstance(result, PendingClaim):
+            return self._show_pending(request, viewer, opened)
+        else:
+            response = render_page(
+                request,
+                "bought_key.html",
+                title="Your key",
+                here=BUY_PATH,
+                viewer=viewer,
+                is_wide=True,
+                mode=result.mode,
+                contact_email=opened.contact_email,
+                home_path=HOME_PATH,
+                **build_key_values(result.api_key, self.context.base_url),
+            )
+        self.own.cookie.delete(response)
+        return response
+
+    def _show_pending(self, request: Request, viewer: Viewer | None, opened: ClaimRow) -> Response:
+        """Show the way to the payment; after the payment, check again until it has settled."""
         text = request.query_params.get("checked", "")
         checks = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else MAX_CHECKS
         is_paid = checks < MAX_CHECKS
@@ -246,9 +275,9 @@ class BuyPages:
             title="Waiting for your payment" if is_paid else "Pay to get your key",
             viewer=viewer,
             here=BUY_PATH,
-            claim=opened.claim,
-            amount_usd=PRICES_USD[opened.claim.billing],
-            url=opened.url,
+            claim=opened,
+            amount_usd=PRICES_USD[opened.billing],
+            url=opened.checkout_url,
             is_paid=is_paid,
             interval_s=POLL_INTERVAL_S,
         )
@@ -257,20 +286,21 @@ class BuyPages:
         return response
 
     async def _order(self, request: Request, viewer: Viewer | None, form: Form) -> Response:
-        body, errors = parse_order(form, self.purchases.check_email, KEY_LABEL)
+        # The name is the label of the bought key, as an agent's name is.
+        body, errors = parse_order(form, self.purchases.check_email, "Bought in a browser")
         if body is None:
             return self._show_form(request, viewer, form, errors, 400)
         opened = await self.own.find(request)
         claim_token = self.own.get_token(request)
         if opened is not None:
-            before = (opened.claim.contact_email, opened.claim.billing)
+            before = (opened.contact_email, opened.billing)
             if before == (body.contact_email, body.billing):
                 # The same order again leads on with its checkout, if that can still be paid.
-                if opened.claim.redeemed_at is not None:
+                if opened.redeemed_at is not None:
                     return redirect_to(request, KEY_PATH)
-                payment = await self.fetch_payment(opened.claim)
+                payment = await self.claims.fetch_payment(opened)
                 if isinstance(payment, PendingPayment):
-                    return self._open_checkout(request, opened.url)
+                    return self._open_checkout(request, opened.checkout_url or "")
                 if not isinstance(payment, FailedPayment):
                     return redirect_to(request, KEY_PATH)
             claim_token = generate_claim_token()
@@ -310,7 +340,7 @@ class BuyPages:
         form: Form,
         errors: dict[str, str],
         status: int = 200,
-        opened: OpenedCheckout | None = None,
+        opened: ClaimRow | None = None,
     ) -> Response:
         return render_page(
             request,
@@ -319,7 +349,7 @@ class BuyPages:
             form={"contact_email": "", **form},
             errors=errors,
             opened=opened,
-            title=BUY_TITLE,
+            title="Choose a plan",
             description="Plans and prices: pay by month or by year and get a key at once.",
             here=BUY_PATH,
             viewer=viewer,
@@ -333,53 +363,19 @@ class BuyPages:
             key_path=KEY_PATH,
         )
 
-    def _show_no_key(self, request: Request, viewer: Viewer | None, *, is_unpaid: bool) -> Response:
-        """Say that nothing was paid, or that a key is shown only once; both lead on."""
-        response = render_page(
-            request,
-            "buy_no_key.html",
-            title="Nothing was paid" if is_unpaid else "No new key to show",
-            viewer=viewer,
-            here=BUY_PATH,
-            is_unpaid=is_unpaid,
-            home_path=HOME_PATH,
-        )
-        self.own.cookie.delete(response)
-        return response
-
-    def _show_key_once(
-        self, request: Request, viewer: Viewer | None, opened: OpenedCheckout, claim: ActiveClaim
-    ) -> Response:
-        response = render_page(
-            request,
-            "bought_key.html",
-            title="Your key",
-            here=BUY_PATH,
-            viewer=viewer,
-            is_wide=True,
-            mode=claim.mode,
-            contact_email=opened.claim.contact_email,
-            home_path=HOME_PATH,
-            **build_key_values(claim.api_key, self.context.base_url),
-        )
-        self.own.cookie.delete(response)
-        return response
-
 
 def parse_order(
     form: Form, check_email: Callable[[str], str], agent_name: str | None = None
 ) -> tuple[CheckoutBody | None, dict[str, str]]:
     """Return the order of a form, or an error for each bad field."""
-    errors = {}
     # The values that a form can send, as the type of the plan knows them.
     billing = next((one for one in PRICES_USD if one == form.get("billing")), None)
+    errors = {} if billing else {"billing": "Choose monthly or yearly."}
     try:
         email = check_email(form.get(EMAIL_FIELD, "").strip())
     except ValueError:
         errors[EMAIL_FIELD] = EMAIL_ERROR
-    if billing is None:
-        return None, {"billing": PLAN_ERROR, **errors}
-    if errors:
+    if billing is None or errors:
         return None, errors
     return CheckoutBody(contact_email=email, billing=billing, agent_name=agent_name), {}
 
@@ -396,8 +392,6 @@ def build_key_values(api_key: str, base_url: str) -> dict[str, Any]:
 
 
 PAY_PATH = "/sandbox/checkout/{session_id}"
-SANDBOX_BADGE = "Sandbox"
-START_OVER = "To buy a key, have your agent start a new checkout with POST /api/v1/access/checkout."
 ACTIONS: dict[str, Literal["paid", "cancelled"]] = {"pay": "paid", "cancel": "cancelled"}
 STATUS_TEXTS: dict[SessionStatus, tuple[str, str]] = {
     "open": (
@@ -419,7 +413,12 @@ def build_pay_page_routes(
         """Show a checkout, or pay or cancel it."""
         session = await billing.store.find_sandbox_session(request.path_params["session_id"])
         if session is None:
-            raise ApiError("invalid_parameter", f"There is no such checkout. {START_OVER}", 404)
+            raise ApiError(
+                "invalid_parameter",
+                "There is no such checkout. To buy a key, have your agent start a new checkout "
+                "with POST /api/v1/access/checkout.",
+                404,
+            )
         requested, status = None, billing.get_status(session)
         if request.method == "POST":
             form = await read_form(request, {"action": MAX_CHOICE_CHARS})
@@ -436,18 +435,16 @@ def build_pay_page_routes(
         is_refused = requested not in (None, status)
         if is_refused:
             text = f"This checkout can no longer be changed. {text}"
-        step = await own.find_step(request, session.id, status)
         amount = f"USD {session.amount_usd:,}"
         # Not a redirect: scripts pay with one POST and read the new state from its response.
-        return render_page(
+        return await own.show_checkout(
             request,
-            "checkout.html",
+            session.id,
+            status,
+            title,
+            text,
             status=409 if is_refused else 200,
-            title=title,
-            badge=SANDBOX_BADGE,
-            text=f"{text} {step.text}".rstrip(),
-            step=step,
-            state=status,
+            badge="Sandbox",
             facts=[
                 ("Plan", f"Premium, billed {session.billing}"),
                 ("Price", f"{amount} per {PERIODS[session.billing]}"),

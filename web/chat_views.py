@@ -1,7 +1,6 @@
 """The chart of an asset and the board as views in a chat, drawn by the templates of the pages."""
 
 from importlib.resources import files
-from typing import Any
 
 from markupsafe import Markup
 from pydantic import BaseModel, Field
@@ -15,12 +14,12 @@ from schemas.query import MAX_LIST_CHARS, Query, TickerList
 from serving.argument_values import find_asset
 from serving.context import Context
 from serving.tool import Tool
-from web.asset_chart import load_asset_model
-from web.asset_page import build_asset_values
-from web.board import BADGES, list_row_values
-from web.board_model import (
+from web.asset_page import build_asset_values, load_asset_model
+from web.board import (
+    BADGES,
     AssetPageQuery,
     BoardQuery,
+    list_row_values,
     load_board,
     parse_page_query,
     read_one_version,
@@ -105,16 +104,15 @@ def build_chat_views() -> ChatViews:
         name: Markup(folder.joinpath(name).read_text(encoding="utf-8"))
         for name in (*STYLES, *SCRIPTS)
     }
-    styles = [(page, texts[name]) for name, page in STYLES.items()]
-    scripts = [texts[name] for name in SCRIPTS]
     views = []
     for opens, tool, title, description in VIEWS:
-        values: dict[str, Any] = {
-            "title": title,
-            "opens": opens,
-            "styles": styles,
-            "scripts": scripts,
-        }
-        html = render_template("chat_view.html", root="", **values)
+        html = render_template(
+            "chat_view.html",
+            root="",
+            title=title,
+            opens=opens,
+            styles=[(page, texts[name]) for name, page in STYLES.items()],
+            scripts=[texts[name] for name in SCRIPTS],
+        )
         views.append(ChatView(f"ui://signals/{opens}.html", title, description, tool, html))
     return ChatViews(views, DRAW_PAGE)

@@ -44,35 +44,33 @@ from rest_shim.purchases import PurchaseHandlers
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.context import Context
 from serving.host_origin import LOCAL_HOSTS, parse_host
-from serving.http import CACHE_NO_STORE, read_headers
+from serving.http import read_headers
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow, PendingAuthorization
 from web.buy_pages import ORDER_FIELDS, PERIODS, parse_order
-from web.forms import (
+from web.pages import PRIVATE_HEADERS, build_page_route, redirect_to, render_page
+from web.sessions import (
+    CONSENT_PATH,
     EMAIL_ERROR,
     EMAIL_FIELD,
+    FORM_TOKEN_FIELD,
+    HOME_PATH,
     MAX_CHOICE_CHARS,
     MAX_TOKEN_CHARS,
+    PendingRequests,
+    Sessions,
+    Viewer,
+    allow_redirect,
+    build_consent_path,
+    check_form_token,
+    describe_client,
     get_address,
     read_form,
 )
-from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
-from web.pending_requests import (
-    CONSENT_PATH,
-    PendingRequests,
-    allow_redirect,
-    build_consent_path,
-    describe_client,
-)
-from web.sessions import FORM_TOKEN_FIELD, HOME_PATH, Sessions, Viewer, check_form_token
 
 # Linux's tables of TCP connections, with the user of each end that is on this machine. Systems
 # without them recognize no owner, who then signs in.
 CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-# The columns local address, remote address, state and user id of a line, and the state of an open
-# connection. A closed end belongs to no user, and the kernel writes 0 for it, as for root.
-COLUMNS = (1, 2, 3, 7)
-ESTABLISHED = "01"
 PROXY_HEADERS = frozenset(
     {
         b"forwarded",
@@ -103,14 +101,15 @@ def is_owner(scope: Scope, owner_uid: int | None) -> bool:
     client, server = scope.get("client"), scope.get("server")
     if not client or not server or not ip_address(client[0]).is_loopback:
         return False
-    ends = [_format_end(*client), _format_end(*server), ESTABLISHED]
-    lines = [
-        itemgetter(*COLUMNS)(line.split())
+    # The columns local address, remote address, state and user id of an open connection (01). A
+    # closed end belongs to no user, and the kernel writes 0 for it, as for root.
+    wanted = (_format_end(*client), _format_end(*server), "01", str(owner_uid))
+    return any(
+        itemgetter(1, 2, 3, 7)(line.split()) == wanted
         for table in CONNECTION_TABLES
         if table.exists()
         for line in table.read_text().splitlines()[1:]
-    ]
-    return any([*ends, str(owner_uid)] == [*line] for line in lines)
+    )
 
 
 def _format_end(address: str, port: int) -> str:
@@ -128,53 +127,21 @@ def build_authorize_route(authorizations: Authorizations, runner: ToolRunner) ->
         # Parameters without a value count as omitted (RFC 6749, section 3.1).
         parameters = [pair for pair in request.query_params.multi_items() if pair[1]]
         target = await authorizations.begin(parameters, get_address(request))
-        headers = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
         # The request's parameters are for this server only.
-        headers["Referrer-Policy"] = "no-referrer"
+        headers = {**PRIVATE_HEADERS, "Referrer-Policy": "no-referrer"}
         return RedirectResponse(target, 303, headers)
 
     return build_page_route(AUTHORIZE_PATH, runner, respond)
 
 
 BUY_PATH = "oauth/buy"
-# Stripe's ids of checkout sessions have fewer characters.
-MAX_SESSION_CHARS = 255
 CONSENT_FIELDS = {
     **FORM_TOKEN_FIELD,
     "request": MAX_TOKEN_CHARS,
     "action": MAX_CHOICE_CHARS,
-    "payment": MAX_SESSION_CHARS,
+    # Stripe's ids of checkout sessions have fewer characters.
+    "payment": 255,
 }
-BUY_FIELDS = {"request": MAX_TOKEN_CHARS, **ORDER_FIELDS}
-CONSENT_TITLE = "Connect a program"
-Form = dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Funding:
-    """What a member can connect a program with: an active plan, or a payment that starts one.
-
-    `is_known` is false if the payment processor could not say whether there is a payment.
-    """
-
-    plan: MemberPlan | None = None
-    payment: ClaimRow | None = None
-    is_known: bool = True
-
-    @property
-    def problem(self) -> str | None:
-        """Why the plan has no room for a connection, and what to do; None if it has."""
-        if self.plan is None or self.plan.has_room:
-            return None
-        if len(self.plan.live_keys) >= MAX_LIVE_KEYS:
-            return (
-                f"All {MAX_LIVE_KEYS} keys of your plan are in use, and a connected program counts "
-                "as one. Revoke a key that you no longer use, then try again."
-            )
-        return (
-            f"Your plan got {MAX_NEW_KEYS_PER_DAY} keys in the last 24 hours, and a connected "
-            "program counts as one. Try again tomorrow."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +167,7 @@ class ConsentPages:
     async def answer(self, request: Request) -> Response:
         """Show a request, or approve or deny it."""
         if request.method != "POST":
-            pending = await self.pending_requests.get(request.query_params.get("request", ""))
-            return await self._show(request, pending)
+            return await self._show(request)
         form = await read_form(request, CONSENT_FIELDS)
         pending = await self.pending_requests.get(form.get("request", ""))
         action = form.get("action")
@@ -227,15 +193,15 @@ class ConsentPages:
         if viewer is None:
             return redirect_to(request, build_consent_path(pending))
         check_form_token(form, viewer)
-        funding = await self._find_funding(viewer)
-        if funding.plan is None and funding.payment is not None:
+        plan, payment, _ = await self._find_funding(viewer)
+        if plan is None and payment is not None:
             # The payment that the page showed, not one that came since.
-            await self.members.activate(viewer.email, form.get("payment", ""))
-            funding = await self._find_funding(viewer)
-        if funding.plan is None:
+            await self.members.redeem(viewer.email, form.get("payment", ""), None)
+            plan, _, _ = await self._find_funding(viewer)
+        if plan is None:
             return redirect_to(request, build_consent_path(pending))
         try:
-            return self._send_back(await self.authorizations.approve(pending.id, funding.plan))
+            return self._send_back(await self.authorizations.approve(pending.id, plan))
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -248,7 +214,7 @@ class ConsentPages:
         if request.method != "POST":
             pending = await self.pending_requests.get(request.query_params.get("request", ""))
             return await self._show_order_form(request, pending)
-        form = await read_form(request, BUY_FIELDS)
+        form = await read_form(request, {"request": MAX_TOKEN_CHARS, **ORDER_FIELDS})
         pending = await self.pending_requests.get(form.get("request", ""))
         body, errors = parse_order(form, self.purchases.check_email)
         opened = None
@@ -277,27 +243,40 @@ class ConsentPages:
         title, values = "Buy the plan", {**values, "prices": PRICES_USD, "periods": PERIODS}
         return self._render(request, pending, "connect_buy.html", title, viewer, **values)
 
-    async def _show(self, request: Request, pending: PendingAuthorization) -> Response:
+    async def _show(self, request: Request) -> Response:
         """Show what the visitor has to do next: answer, sign in, buy, or make room for a key."""
+        pending = await self.pending_requests.get(request.query_params.get("request", ""))
         viewer = await self.sessions.find_viewer(request)
-        funding = await self._find_funding(viewer)
-        if funding.problem is not None:
-            return self._show_problem(request, pending, viewer, funding.problem, 200)
-        title = CONSENT_TITLE
-        values: dict[str, Any] = {
-            "action": "allow",
-            "payment": funding.payment,
-            "is_payment_known": funding.is_known,
-        }
-        if funding.plan or funding.payment:
-            template = "connect.html"
-        elif self._is_owner(request, viewer):
-            template, values = "connect_owner.html", {**values, "action": "allow_as_owner"}
-        elif viewer is None:
-            template, title = "sign_in.html", "Sign in"
-        else:
-            template, title = "connect_no_plan.html", "You have no plan yet"
-        return self._render(request, pending, template, title, viewer, **values)
+        plan, payment, is_payment_known = await self._find_funding(viewer)
+        if plan is not None and not plan.has_room:
+            problem = (
+                f"Your plan got {MAX_NEW_KEYS_PER_DAY} keys in the last 24 hours, and a connected "
+                "program counts as one. Try again tomorrow."
+            )
+            if len(plan.live_keys) >= MAX_LIVE_KEYS:
+                problem = (
+                    f"All {MAX_LIVE_KEYS} keys of your plan are in use, and a connected program "
+                    "counts as one. Revoke a key that you no longer use, then try again."
+                )
+            return self._show_problem(request, pending, viewer, problem, 200)
+        template, title, action = "connect.html", "Connect a program", "allow"
+        if not (plan or payment):
+            if self._is_owner(request, viewer):
+                template, action = "connect_owner.html", "allow_as_owner"
+            elif viewer is None:
+                template, title = "sign_in.html", "Sign in"
+            else:
+                template, title = "connect_no_plan.html", "You have no plan yet"
+        return self._render(
+            request,
+            pending,
+            template,
+            title,
+            viewer,
+            action=action,
+            payment=payment,
+            is_payment_known=is_payment_known,
+        )
 
     def _show_problem(
         self,
@@ -318,19 +297,24 @@ class ConsentPages:
         is_signed_in = viewer is not None and viewer.is_owner
         return is_signed_in or is_owner(request.scope, self.owner_uid)
 
-    async def _find_funding(self, viewer: Viewer | None) -> _Funding:
-        """Return the newest active plan, one with room if there is one, else a paid checkout."""
+    async def _find_funding(
+        self, viewer: Viewer | None
+    ) -> tuple[MemberPlan | None, ClaimRow | None, bool]:
+        """Return the newest active plan, one with room if there is one, else a paid checkout.
+
+        The last value is false if the processor could not say whether there is a payment.
+        """
         if viewer is None or viewer.is_owner:
-            return _Funding()
+            return None, None, True
         live = [plan for plan in await self.members.list_plans(viewer.email) if plan.is_live]
         if live:
-            return max(map(_Funding, reversed(live)), key=lambda funding: funding.problem is None)
+            return max(reversed(live), key=lambda plan: plan.has_room), None, True
         unclaimed = await self.billing.list_unclaimed(viewer.email)
-        return _Funding(payment=unclaimed[0] if unclaimed else None, is_known=unclaimed is not None)
+        return None, unclaimed[0] if unclaimed else None, unclaimed is not None
 
     def _send_back(self, url: str) -> Response:
         """Redirect the browser to the client's address."""
-        response = RedirectResponse(url, 303, {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE})
+        response = RedirectResponse(url, 303, PRIVATE_HEADERS)
         self.pending_requests.cookie.delete(response)
         return response
 
@@ -356,7 +340,6 @@ class ConsentPages:
             daily_limit=self.context.daily_limit,
             home_path=HOME_PATH,
             is_elsewhere="elsewhere" in request.query_params,
-            sells_keys=self.context.sells_keys,
             ask_operator=ASK_OPERATOR_HINT,
             minutes=LINK_MINUTES,
             **values,

@@ -46,13 +46,7 @@ SKILL_PATH = "/skills/signals/SKILL.md"
 # The format's section "Optional" holds what readers in a hurry can skip.
 OPTIONAL_PAGES = frozenset(PAGES_BY_READER[OPERATORS])
 # Title, path and meaning of each link.
-LinkRow = tuple[str, str, str]
-SIGN_IN_ROW: LinkRow = (
-    "MCP server, sign-in with OAuth",
-    RESOURCE_PATH,
-    "for hosts that ask for an address only",
-)
-CONNECT_ROWS: list[LinkRow] = [
+CONNECT_ROWS = [
     ("MCP server, with an API key", CALL_MCP.path, "for hosts that send a header"),
     ("Registrations", "/docs/connect", "a file, command or install link for each host"),
     ("Skill", SKILL_PATH, "which tool when, how to poll, how to read answers"),
@@ -66,8 +60,10 @@ def render_llms_text(base_url: str, *, sells_keys: bool) -> str:
     """Return the file in Markdown; `base_url` starts every link."""
     links = list_shown_links(sells_keys=sells_keys)
     pages = {link.name: (link.title, f"/docs/{link.name}", link.about) for link in links}
+    about = "for hosts that ask for an address only"
+    sign_in_row = ("MCP server, sign-in with OAuth", RESOURCE_PATH, about)
     sections = {
-        "Connect": [*([SIGN_IN_ROW] if can_serve_oauth(base_url) else []), *CONNECT_ROWS],
+        "Connect": [*([sign_in_row] if can_serve_oauth(base_url) else []), *CONNECT_ROWS],
         "Tools": [(tool.name, f"/docs/tools#{tool.name}", tool.title) for tool in TOOLS],
         "Documentation": [row for name, row in pages.items() if name not in OPTIONAL_PAGES],
         "Optional": [row for name, row in pages.items() if name in OPTIONAL_PAGES],
@@ -150,17 +146,15 @@ DISCOVERY_PATHS = tuple(path for endpoint, _ in FILES for path in endpoint.paths
 
 # Their pages are forms or a person's own; `noindex` keeps out all else that is not public.
 PRIVATE_PATHS = ("/api/", "/oauth/", "/operations", "/sandbox/", "/settings", "/sign-in")
-NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 
 
 def build_crawler_routes(runner: ToolRunner) -> list[Route]:
     """Return the routes of both files."""
     base_url, sells_keys = runner.context.base_url, runner.context.sells_keys
-    links = list_shown_links(sells_keys=sells_keys)
     paths = [
         *(path for path, _ in PUBLIC_PAGES),
         *(["buy"] if sells_keys else []),
-        *(f"docs/{link.name}" for link in links),
+        *(f"docs/{link.name}" for link in list_shown_links(sells_keys=sells_keys)),
     ]
     urls = "".join(f"<url><loc>{escape(f'{base_url}/{path}')}</loc></url>\n" for path in paths)
     rules = "".join(f"Disallow: {path}\n" for path in PRIVATE_PATHS)
@@ -171,7 +165,7 @@ def build_crawler_routes(runner: ToolRunner) -> list[Route]:
         ),
         "/sitemap.xml": (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
-            f'<urlset xmlns="{NAMESPACE}">\n{urls}</urlset>\n',
+            f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{urls}</urlset>\n',
             "application/xml",
         ),
     }

@@ -8,10 +8,12 @@ between the files become links between pages.
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -44,22 +46,8 @@ from web.pages import (
 )
 from web.sessions import FindViewer
 
-# Comments that mark generated blocks. HTML is off, so they would be shown as text.
-MARKS_PATTERN = re.compile(r"^<!--.*-->\n", re.MULTILINE)
-
-# What only those who change the code need stands between such comments; pages leave it out.
-DEVELOPERS_PATTERN = re.compile(
-    r"^<!-- developers -->\n.*?^<!-- end of developers -->\n", re.MULTILINE | re.DOTALL
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading that can be linked to."""
-
-    level: int
-    id: str
-    text: str
+# A heading that can be linked to: its level, id and text.
+Heading = tuple[int, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +62,30 @@ class Article:
 
 def parse_article(text: str, pages: Collection[str]) -> Article:
     """Parse Markdown that begins with its title; only links to `pages` are kept."""
-    tokens = _create_parser().parse(MARKS_PATTERN.sub("", DEVELOPERS_PATTERN.sub("", text)))
-    title, *headings = _add_anchors(tokens)
-    for token in tokens:
+    # What only those who change the code need stands between comments; pages leave it out. Comments
+    # that mark generated blocks would be shown as text, because HTML is off.
+    left_out = r"^<!-- developers -->\n.*?^<!-- end of developers -->\n|^<!--[^\n]*-->\n"
+    parser = _create_parser()
+    tokens = parser.parse(re.sub(left_out, "", text, flags=re.MULTILINE | re.DOTALL))
+    headings: list[Heading] = []
+    seen = Counter[str]()
+    about = ""
+    for token, after in pairwise(tokens):
         token.children = list(_resolve_links(token.children or (), pages)) or None
         # The Content-Security-Policy forbids the inline styles by which the parser aligns cells.
         if style := str(token.attrs.pop("style", "")):
             token.attrSet("class", style.removeprefix("text-align:"))
-    about = next(_extract_text(tokens[at + 1]) for at in _find_tokens(tokens, "paragraph_open"))
-    parser = _create_parser()
-    return Article(
-        title.text,
-        about.split(". ")[0].rstrip(".:") + ".",
-        tuple(headings),
-        Markup(parser.renderer.render(tokens[3:], parser.options, {})),
-    )
+        if token.type == "heading_open":
+            name = _extract_text(after)
+            anchor = build_anchor(name)
+            id_ = f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
+            seen[anchor] += 1
+            token.attrSet("id", id_)
+            headings.append((int(token.tag[1:]), id_, name))
+        elif token.type == "paragraph_open" and not about:
+            about = _extract_text(after).split(". ")[0].rstrip(".:") + "."
+    html = Markup(parser.renderer.render(tokens[3:], parser.options, {}))
+    return Article(headings[0][2], about, tuple(headings[1:]), html)
 
 
 @cache
@@ -104,7 +101,7 @@ def load_examples() -> dict[str, tuple[str, str]]:
     """Return an example of each tool by name: a call and its result, both as JSON text."""
     # In examples.md, code blocks alternate between a call and its result.
     text = files("web").joinpath("examples.md").read_text(encoding="utf-8")
-    blocks = list_code_blocks(text)
+    blocks = [token.content for token in _create_parser().parse(text) if token.type == "fence"]
     pairs = zip(blocks[::2], blocks[1::2], strict=True)
     return {json.loads(call)["name"]: (call, answer) for call, answer in pairs}
 
@@ -119,26 +116,9 @@ def render_inline(text: str) -> Markup:
     return Markup(_create_parser().renderInline(text))
 
 
-def list_code_blocks(text: str) -> list[str]:
-    """Return the contents of the fenced code blocks."""
-    return [token.content for token in _create_parser().parse(text) if token.type == "fence"]
-
-
 def build_anchor(text: str) -> str:
     """Return the anchor of a heading, by the rule of GitHub."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-
-
-def _add_anchors(tokens: Sequence[Token]) -> Iterator[Heading]:
-    """Set a unique anchor on every heading, and yield the headings."""
-    seen: dict[str, int] = {}
-    for at in _find_tokens(tokens, "heading_open"):
-        text = _extract_text(tokens[at + 1])
-        anchor = build_anchor(text)
-        seen[anchor] = seen.get(anchor, -1) + 1
-        id_ = f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
-        tokens[at].attrSet("id", id_)
-        yield Heading(int(tokens[at].tag[1:]), id_, text)
 
 
 def _resolve_links(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token]:
@@ -156,14 +136,10 @@ def _resolve_links(children: Sequence[Token], pages: Collection[str]) -> Iterato
             yield child
 
 
-def _find_tokens(tokens: Sequence[Token], kind: str) -> Iterator[int]:
-    return (at for at, token in enumerate(tokens) if token.type == kind)
-
-
 def _extract_text(token: Token) -> str:
     """Return the text of an inline token without its markup."""
-    kinds = {"softbreak": " "}
-    return "".join(kinds.get(child.type, child.content) for child in token.children or ())
+    children = token.children or ()
+    return "".join(" " if child.type == "softbreak" else child.content for child in children)
 
 
 @cache
@@ -186,27 +162,10 @@ def _create_parser() -> MarkdownIt:
     return parser
 
 
-DAYS_PER_MONTH = 30
-# The columns of the measured changes that the guide shows, with their places in the table.
-CHANGE_COLUMNS = (("crypto", (0, 1, 2)), ("stocks", (4, 5, 6)))
-CHANGES_PATTERN = re.compile(r"^## Changes of readings\n.*?^(\|.*?)\n\n", re.DOTALL | re.MULTILINE)
-
-
-class Guide(NamedTuple):
-    """An indicator in plain words."""
-
-    name: str
-    question: str
-    how: str
-    bullish: str
-    bearish: str
-    neutral: str
-    good_for: str
-    beware: str
-
-
-GUIDES: dict[IndicatorId, Guide] = {
-    "trend_oracle": Guide(
+# Of each indicator in plain words, as the page names them.
+GUIDE_PARTS = ("name", "question", "how", "bullish", "bearish", "neutral", "good_for", "beware")
+GUIDES: dict[IndicatorId, tuple[str, ...]] = {
+    "trend_oracle": (
         "Trend Oracle",
         "Is there a trend, and in which direction?",
         "It compares the average price of recent bars with that of older bars, at three speeds. "
@@ -217,7 +176,7 @@ GUIDES: dict[IndicatorId, Guide] = {
         "Staying with a trend that lasts.",
         "It turns late, because averages lag behind the price.",
     ),
-    "bayesian_trend": Guide(
+    "bayesian_trend": (
         "Bayesian Trend",
         "How certain is it that the price is rising?",
         "A filter separates the trend from the noise and gives the chance, in percent, that the "
@@ -228,7 +187,7 @@ GUIDES: dict[IndicatorId, Guide] = {
         "Ignoring moves that are mere noise. It says neutral more often than not.",
         "A sudden turn needs several bars until the filter believes it.",
     ),
-    "reversals": Guide(
+    "reversals": (
         "Reversals",
         "Has a move gone too far and begun to turn?",
         "It looks for a price that leaves its usual band (the two lines) after a one-sided run, "
@@ -239,7 +198,7 @@ GUIDES: dict[IndicatorId, Guide] = {
         "Finding turning points. It reads against the trend, unlike the other six.",
         "In a strong trend it turns too early, again and again, as on the left of the picture.",
     ),
-    "ceres": Guide(
+    "ceres": (
         "Ceres",
         "Has the price broken out of its range?",
         "The two lines are the highest and the lowest price of the last 40 bars. It follows a "
@@ -250,7 +209,7 @@ GUIDES: dict[IndicatorId, Guide] = {
         "Catching the long moves that begin with a breakout.",
         "Many breakouts fail, above all while prices move sideways.",
     ),
-    "enzo": Guide(
+    "enzo": (
         "Enzo",
         "Is the price moving quickly in one direction?",
         "Its average (the thin line) follows a straight move closely and hardly moves when prices "
@@ -261,7 +220,7 @@ GUIDES: dict[IndicatorId, Guide] = {
         "Noticing the start and the end of a fast move early.",
         "It changes more often than most of the others.",
     ),
-    "llnr": Guide(
+    "llnr": (
         "LLNR",
         "Which way does a line through the last bars point?",
         "It lays a line through the last 64 bars, in which newer bars count more, and compares "
@@ -272,7 +231,7 @@ GUIDES: dict[IndicatorId, Guide] = {
         "A calm view of the direction. It changes least of the seven.",
         "It needs a long move before it changes.",
     ),
-    "perpkit": Guide(
+    "perpkit": (
         "PerpKit",
         "Is the trend still on its side of the stop?",
         "The thin line is a stop that follows the price at a distance and never moves back. The "
@@ -292,48 +251,33 @@ def build_guide_values(coverage: Coverage | None) -> dict[str, Any]:
     parts: list[dict[str, Any]] = [
         {
             "anchor": id_.replace("_", "-"),
-            "guide": guide,
-            "picture": load_picture(id_),
+            "guide": dict(zip(GUIDE_PARTS, guide, strict=True)),
+            "picture": Markup(
+                files("web").joinpath("diagrams", f"{id_}.svg").read_text(encoding="utf-8")
+            ),
+            # In a month of 30 days, with the places of the columns in the measured table.
             "changes": [
-                (name, [DAYS_PER_MONTH * load_changes()[id_][place] for place in places])
-                for name, places in CHANGE_COLUMNS
+                (name, [30 * load_changes()[id_][place] for place in places])
+                for name, places in (("crypto", (0, 1, 2)), ("stocks", (4, 5, 6)))
             ],
         }
         for id_, guide in GUIDES.items()
         if id_ in covered
     ]
-    return {
-        "parts": parts,
-        "headings": [
-            Heading(2, "readings", "What a reading is"),
-            *(
-                Heading(2, id_.replace("_", "-"), GUIDES[id_].name)
-                for id_ in GUIDES
-                if id_ in covered
-            ),
-        ],
-    }
-
-
-def load_picture(id_: IndicatorId) -> Markup:
-    """Return the picture of an indicator as inline SVG."""
-    return Markup(files("web").joinpath("diagrams", f"{id_}.svg").read_text(encoding="utf-8"))
+    own = [(2, part["anchor"], part["guide"]["name"]) for part in parts]
+    return {"parts": parts, "headings": [(2, "readings", "What a reading is"), *own]}
 
 
 @cache
 def load_changes() -> dict[str, list[float]]:
     """Return the measured changes per asset and day by indicator, in the table's columns."""
-    match = CHANGES_PATTERN.search(read_text("indicators"))
+    pattern = r"^## Changes of readings\n.*?^(\|.*?)\n\n"
+    match = re.search(pattern, read_text("indicators"), re.DOTALL | re.MULTILINE)
     assert match is not None
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in match[1].splitlines()]
     return {name: [float(cell) for cell in cells] for name, *cells in rows if name in INDICATOR_IDS}
 
 
-INDEX_TITLE = "Documentation"
-INDEX_SUMMARY = (
-    "How to get a key, connect an agent and use the tools, and how readings are computed."
-)
-EXAMPLE_EMAIL = "agent@example.com"
 OPERATORS = "Operators"
 # Pages by reader. A page has one place, so that previous and next are unambiguous.
 PAGES_BY_READER: dict[str, tuple[str, ...]] = {
@@ -354,12 +298,13 @@ PAGES_BY_READER: dict[str, tuple[str, ...]] = {
     ),
 }
 PAGE_ORDER = tuple(name for names in PAGES_BY_READER.values() for name in names)
-# RapiDoc writes `style` attributes and one style sheet, of which this is the hash.
-VIEWER_STYLE = "sha256-1n7zAaXyg5Nmm/NVb55rhtw8sE0GvWOM2FuLw5Ixw5c="
+# RapiDoc writes `style` attributes and one style sheet, of which this has the hash.
 VIEWER_POLICY = (
     SECURITY_HEADERS["Content-Security-Policy"]
     .replace(
-        "style-src 'self'", f"style-src 'self' '{VIEWER_STYLE}'; style-src-attr 'unsafe-inline'"
+        "style-src 'self'",
+        "style-src 'self' 'sha256-1n7zAaXyg5Nmm/NVb55rhtw8sE0GvWOM2FuLw5Ixw5c='; "
+        "style-src-attr 'unsafe-inline'",
     )
     .replace("img-src 'self'", "img-src 'self' data:")
 )
@@ -394,34 +339,28 @@ def build_docs_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route
     """Return the routes of the index and the pages."""
     context = runner.context
     links = {link.name: link for link in list_page_links(sells_keys=context.sells_keys)}
+    about = "How to get a key, connect an agent and use the tools, and how readings are computed."
+    index = PageLink("", "Documentation", about)
 
     async def show_page(request: Request) -> Response:
-        name = request.path_params.get("name")
-        if name is None:
-            index = PageLink("", INDEX_TITLE, INDEX_SUMMARY)
-            return await respond(request, "docs_index.html", index)
-        if name in links:
-            return await respond(request, "", links[name])
-        missing = PageLink("", "Page not found", "These pages are available:")
-        return await respond(request, "docs_index.html", missing, 404)
-
-    async def respond(
-        request: Request, template: str, link: PageLink, status: int = 200
-    ) -> Response:
         """Return a page. Only a visitor's may be cached, for a minute.
 
         A member's differs in its header, which contains a secret.
         """
+        name, status = request.path_params.get("name"), 200
+        link = index if name is None else links.get(name)
+        if link is None:
+            link, status = PageLink("", "Page not found", "These pages are available:"), 404
         viewer = await find_viewer(request)
 
         async def draw() -> Response:
             coverage = await context.snapshots.coverage()
-            chosen, values = (
-                (template, {}) if template else build_page(link.name, context, coverage)
+            template, values = (
+                build_page(link.name, context, coverage) if link.name else ("docs_index.html", {})
             )
             response = render_page(
                 request,
-                chosen,
+                template,
                 status=status,
                 description=link.about,
                 here="docs",
@@ -495,16 +434,16 @@ def _build_tools_values(context: Context, coverage: Coverage | None) -> Values:
         }
         for tool in TOOLS
     ]
-    return {"parts": parts, "headings": [Heading(2, tool.name, tool.name) for tool in TOOLS]}
+    return {"parts": parts, "headings": [(2, tool.name, tool.name) for tool in TOOLS]}
 
 
 def _build_connect_values(context: Context, coverage: Coverage | None) -> Values:
     base_url = context.base_url
     has_sign_in = can_serve_oauth(base_url)
-    parts = [
+    parts: list[dict[str, Any]] = [
         {
             "client": client,
-            "heading": Heading(2, client.name, client.title.replace("`", "")),
+            "title": client.title.replace("`", ""),
             "instructions": render_inline(client.instructions),
             "lines": client.render_lines(base_url),
             "link": client.render_link(base_url),
@@ -519,16 +458,16 @@ def _build_connect_values(context: Context, coverage: Coverage | None) -> Values
         "key_variable": KEY_VARIABLE,
         "base_url": base_url,
         "headings": [
-            *([Heading(2, "sign-in", "Connect by address")] if has_sign_in else []),
-            *(part["heading"] for part in parts),
-            Heading(2, "skill", "Instructions for the agent"),
+            *([(2, "sign-in", "Connect by address")] if has_sign_in else []),
+            *((2, part["client"].name, part["title"]) for part in parts),
+            (2, "skill", "Instructions for the agent"),
         ],
     }
 
 
 def _build_buy_values(context: Context, coverage: Coverage | None) -> Values:
-    order = json.dumps({"contact_email": EXAMPLE_EMAIL, "billing": next(iter(PRICES_USD))})
-    steps = [Heading(2, "steps", "Three steps"), Heading(2, "members", "For members")]
+    order = json.dumps({"contact_email": "agent@example.com", "billing": next(iter(PRICES_USD))})
+    steps = [(2, "steps", "Three steps"), (2, "members", "For members")]
     return {
         "prices": PRICES_USD,
         "daily_limit": context.daily_limit,
@@ -545,8 +484,7 @@ def _build_buy_values(context: Context, coverage: Coverage | None) -> Values:
 
 def _format_curl(url: str, body: str) -> str:
     """Return a request with a JSON body as a curl command."""
-    parts = [f"curl {shlex.quote(url)}", f"-H 'Content-Type: {JSON}'", f"-d {shlex.quote(body)}"]
-    return " \\\n  ".join(parts)
+    return f"curl {shlex.quote(url)} \\\n  -H 'Content-Type: {JSON}' \\\n  -d {shlex.quote(body)}"
 
 
 # Title, summary and values of the pages made of code; the template of each is docs_NAME.html.

@@ -9,9 +9,9 @@ import shlex
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
@@ -25,11 +25,10 @@ from mcp_server.tools.get_signals import GET_SIGNALS
 from rest_shim.endpoints import ENDPOINTS, Endpoint, negotiate_response
 from rest_shim.log import GET_LOG_PROOF, load_log_key, load_signed_note
 from schemas.confluence import ConfluenceResponse
-from schemas.coverage import Coverage, CoveredIndicator
+from schemas.coverage import Coverage
 from schemas.errors import ApiError
-from schemas.flips import FlipsResponse
 from schemas.query import Query
-from schemas.signals import Signal, SignalsResponse
+from schemas.signals import Signal
 from schemas.vocabulary import (
     HOUR_MS,
     INDICATOR_IDS,
@@ -48,14 +47,14 @@ from serving.arguments import (
 )
 from serving.error_responses import guard_route
 from serving.freshness import NO_CALL
-from serving.http import CACHE_NO_STORE, SENT_KEY_HASH, read_headers
+from serving.http import SENT_KEY_HASH, read_headers
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner
-from web.board import BADGES
-from web.board_model import CLASS_NAMES, read_page_arguments
+from web.board import BADGES, CLASS_NAMES, read_page_arguments
 from web.csv_text import Cell, render_csv
 from web.pages import (
     MAX_ECHOED_CHARS,
+    PRIVATE_HEADERS,
     SECURITY_HEADERS,
     build_page_route,
     render_error_for_browser,
@@ -65,117 +64,8 @@ from web.pages import (
 )
 from web.sessions import FindViewer, Sessions, Viewer, refuse_key
 
-FieldKind = Literal["choice", "asset", "number", "time", "text"]
 # The links between pages set it, because another filter begins again at the first page.
 PAGING_ARGUMENT = "offset"
-# A whole number with at most so many values is chosen from a list.
-MAX_LISTED_NUMBERS = 12
-BOUNDS = ("minimum", "maximum")
-
-
-# A value of a filter and its label; an empty value leaves the filter out.
-Choice = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class FormTexts:
-    """How a page words its filters: labels by argument, and labels of values by argument.
-
-    `main` are the arguments in the first row; the others are behind "More filters".
-    """
-
-    labels: Mapping[str, str]
-    values: Mapping[str, Mapping[str, str]]
-    main: Collection[str]
-
-
-@dataclass(frozen=True, slots=True)
-class FilterField:
-    """One field of the form; `error` is empty if its value is accepted."""
-
-    name: str
-    label: str
-    kind: FieldKind
-    value: str
-    is_main: bool
-    choices: list[Choice] = field(default_factory=list)
-    minimum: int | None = None
-    maximum: int | None = None
-    default: str = ""
-    error: str = ""
-
-    @property
-    def is_set(self) -> bool:
-        """Whether the viewer should see this field: it has a value of its own, or an error."""
-        return bool(self.error) or self.value != (self.default if self.kind == "choice" else "")
-
-
-def build_fields(
-    query: type[Query],
-    sent: Mapping[str, Any],
-    errors: Mapping[str, str],
-    texts: FormTexts,
-    indicators: Iterable[CoveredIndicator],
-) -> list[FilterField]:
-    """Return the fields of a form with the values that were sent."""
-    fields = []
-    for name, schema in get_argument_schemas(query).items():
-        # The view is for agents: a page always shows rows.
-        if name in (PAGING_ARGUMENT, "view"):
-            continue
-        error, value, labels = errors.get(name, ""), sent.get(name), texts.values.get(name, {})
-        typed = "" if value is None or isinstance(value, Rejected) else str(value)
-        if error:
-            typed = typed[:MAX_ECHOED_CHARS]
-        default, low, high = (str(schema.get("default", "")), *map(schema.get, BOUNDS))
-        kind: FieldKind = "text"
-        values = schema.get("enum", [])
-        if schema["type"] == "integer":
-            kind = "number"
-            if low is not None and high is not None and high - low < MAX_LISTED_NUMBERS:
-                values = [str(number) for number in range(low, high + 1)]
-        choices = [(each, labels.get(each, each.capitalize())) for each in values]
-        if name == "ticker":
-            kind = "asset"
-        elif name == "indicator":
-            choices = [(str(one.id), one.name) for one in indicators]
-        elif schema.get("format") == "date-time":
-            kind = "time"
-        if choices:
-            kind = "choice"
-            if "default" not in schema:
-                choices = [("", labels.get("", "Any")), *choices]
-        if kind == "choice" and error and typed:
-            # The value that was sent stays visible beside its error.
-            choices = [*choices, (typed, typed)]
-        elif kind == "choice":
-            # A value or its label, ignoring case and spacing.
-            named = {fold_name(text): pair[0] for pair in choices for text in pair[::-1]}
-            typed = named.get(fold_name(typed or default), "")
-        elif kind == "time" and not error:
-            sent_time, typed = typed, ""
-            # A relative time, such as 7d, is an instant in the query and stays out of the field.
-            with suppress(ArgumentError):
-                instant = format_instant(parse_instant_ms("time", sent_time))
-                # As browsers' time fields hold it, in UTC without its zone.
-                typed = instant.removesuffix("Z").removesuffix(".000").removesuffix(":00")
-        fields.append(
-            FilterField(
-                name=name,
-                label=texts.labels.get(name, name.replace("_", " ").capitalize()),
-                kind=kind,
-                value=typed,
-                is_main=name in texts.main,
-                choices=choices,
-                minimum=low,
-                maximum=high,
-                default=default,
-                error=error,
-            )
-        )
-    return fields
-
-
 # A header and its rows.
 Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]
 
@@ -184,73 +74,24 @@ Table = tuple[Sequence[str], Iterable[Sequence[Cell]]]
 class View:
     """A page that shows one tool's result.
 
-    `list_rows` returns what the page lists. `build_table` returns the header and rows of the CSV
-    file. `wider` has, by argument, values that may match more than the one that was chosen, best
-    first; the default of an argument is always one of them.
+    The page words its filters by `labels` of arguments, and by labels of `values` by argument.
+    `main` are the arguments in the first row; the others are behind "More filters". `list_rows`
+    returns what the page lists. `build_table` returns the header and rows of the CSV file. `wider`
+    has, by argument, values that may match more than the one that was chosen, best first; the
+    default of an argument is always one of them.
     """
 
     path: str
     title: str
     description: str
     tool: AnyTool
-    texts: FormTexts
+    labels: Mapping[str, str]
+    values: Mapping[str, Mapping[str, str]]
+    main: Collection[str]
     list_rows: Callable[[Any], Sequence[Any]]
     build_table: Callable[[Any], Table]
     wider: Callable[[Any], Mapping[str, Sequence[Any]]]
     nothing: str
-
-
-def _build_feed_table(result: SignalsResponse) -> Table:
-    header = (
-        *("created_at", "tier", "ticker", "asset_class", "indicator", "timeframe", "direction"),
-        *("from", "to", "change_type", "action", "price", "id", "source"),
-    )
-    rows = (
-        (
-            *(row.created_at, row.tier, row.ticker, row.asset_class, row.indicator),
-            *(row.timeframe, row.direction),
-            *((row.transition.from_, row.transition.to) if row.transition else (None, None)),
-            *(row.change_type, row.action, row.price, row.id, result.meta.source),
-        )
-        for row in result.signals
-    )
-    return header, rows
-
-
-def _build_flips_table(result: FlipsResponse) -> Table:
-    header = (
-        *("created_at", "ticker", "name", "asset_class", "timeframe", "indicator", "from", "to"),
-        *("change_type", "price", "dominant", "score", "as_of", "source"),
-    )
-    rows = (
-        (
-            *(flip.created_at, group.ticker, group.name, group.asset_class),
-            *(result.query.timeframe, flip.indicator, flip.from_, flip.to),
-            *(flip.change_type, flip.price, group.dominant, group.score),
-            *(result.as_of, result.meta.source),
-        )
-        for group in result.groups
-        for flip in group.flips
-    )
-    return header, rows
-
-
-def _build_confluence_table(result: ConfluenceResponse) -> Table:
-    keys = list_vote_keys(result)
-    header = (
-        *("ticker", "name", "asset_class", "timeframe", "direction", "agree"),
-        *("total_reporting", "score", *keys, "as_of", "source"),
-    )
-    rows = (
-        (
-            *(one.ticker, one.name, one.asset_class, result.query.timeframe),
-            *(result.query.direction, one.agree, one.total_reporting, one.score),
-            *(one.votes.get(key) for key in keys),
-            *(result.as_of, result.meta.source),
-        )
-        for one in result.results
-    )
-    return header, rows
 
 
 def find_firing(row: Signal) -> Instant | None:
@@ -272,25 +113,36 @@ def list_vote_keys(result: ConfluenceResponse) -> list[Any]:
     return [*INDICATOR_IDS, *result.meta.legacy_keys]
 
 
-_DIRECTIONS = {"": "Any", "exit": "Exit (CLOSE)"}
 _TIMEFRAMES = {"": "Any", "1h": "1h", "4h": "4h", "1d": "1d"}
 FEED = View(
     path="feed",
     title="Feed",
     description="Every change of a reading and every alert, newest first.",
     tool=GET_SIGNALS,
-    texts=FormTexts(
-        labels={"tier": "Show", "ticker": "Asset", "since": "Since (UTC)", "limit": "Rows a page"},
-        values={
-            "tier": {"universe": "Changes", "alerts": "Alerts", "all": "Changes and alerts"},
-            "timeframe": _TIMEFRAMES,
-            "direction": _DIRECTIONS,
-            "order": {"newest": "Newest first", "oldest": "Oldest first"},
-        },
-        main=("tier", "ticker", "indicator", "timeframe", "direction"),
-    ),
+    labels={"tier": "Show", "ticker": "Asset", "since": "Since (UTC)", "limit": "Rows a page"},
+    values={
+        "tier": {"universe": "Changes", "alerts": "Alerts", "all": "Changes and alerts"},
+        "timeframe": _TIMEFRAMES,
+        "direction": {"": "Any", "exit": "Exit (CLOSE)"},
+        "order": {"newest": "Newest first", "oldest": "Oldest first"},
+    },
+    main=("tier", "ticker", "indicator", "timeframe", "direction"),
     list_rows=lambda result: result.signals,
-    build_table=_build_feed_table,
+    build_table=lambda result: (
+        (
+            *("created_at", "tier", "ticker", "asset_class", "indicator", "timeframe"),
+            *("direction", "from", "to", "change_type", "action", "price", "id", "source"),
+        ),
+        (
+            (
+                *(row.created_at, row.tier, row.ticker, row.asset_class, row.indicator),
+                *(row.timeframe, row.direction),
+                *((row.transition.from_, row.transition.to) if row.transition else (None, None)),
+                *(row.change_type, row.action, row.price, row.id, result.meta.source),
+            )
+            for row in result.signals
+        ),
+    ),
     wider=lambda query: {"tier": ["all"]},
     nothing="No change or alert matches.",
 )
@@ -299,13 +151,26 @@ FLIPS = View(
     title="Flips",
     description="The latest change of each indicator, by asset; most changes first.",
     tool=GET_FLIPS,
-    texts=FormTexts(
-        labels={"hours": "Hours back"},
-        values={"timeframe": _TIMEFRAMES, "direction": {"all": "Any"}},
-        main=("timeframe", "direction", "hours"),
-    ),
+    labels={"hours": "Hours back"},
+    values={"timeframe": _TIMEFRAMES, "direction": {"all": "Any"}},
+    main=("timeframe", "direction", "hours"),
     list_rows=lambda result: result.groups,
-    build_table=_build_flips_table,
+    build_table=lambda result: (
+        (
+            *("created_at", "ticker", "name", "asset_class", "timeframe", "indicator", "from"),
+            *("to", "change_type", "price", "dominant", "score", "as_of", "source"),
+        ),
+        (
+            (
+                *(flip.created_at, group.ticker, group.name, group.asset_class),
+                *(result.query.timeframe, flip.indicator, flip.from_, flip.to),
+                *(flip.change_type, flip.price, group.dominant, group.score),
+                *(result.as_of, result.meta.source),
+            )
+            for group in result.groups
+            for flip in group.flips
+        ),
+    ),
     wider=lambda query: {"hours": [WINDOW_HOURS[query.timeframe].max]},
     nothing="No reading changed in these hours.",
 )
@@ -314,21 +179,32 @@ CONFLUENCE = View(
     title="Confluence",
     description="Assets on which several indicators agree. A count of readings, not a forecast.",
     tool=GET_CONFLUENCE,
-    texts=FormTexts(
-        labels={"min_agree": "Agreeing", "asset_class": "Class", "as_of": "At a past time (UTC)"},
-        values={
-            "timeframe": _TIMEFRAMES,
-            "min_agree": {str(count): f"{count} or more" for count in range(1, 10)},
-            "asset_class": {"": "All", **{str(kind): name for kind, name in CLASS_NAMES.items()}},
-        },
-        main=("timeframe", "direction", "min_agree", "asset_class"),
-    ),
+    labels={"min_agree": "Agreeing", "asset_class": "Class", "as_of": "At a past time (UTC)"},
+    values={
+        "timeframe": _TIMEFRAMES,
+        "min_agree": {str(count): f"{count} or more" for count in range(1, 10)},
+        "asset_class": {"": "All", **{str(kind): name for kind, name in CLASS_NAMES.items()}},
+    },
+    main=("timeframe", "direction", "min_agree", "asset_class"),
     list_rows=lambda result: result.results,
-    build_table=_build_confluence_table,
+    build_table=lambda result: (
+        (
+            *("ticker", "name", "asset_class", "timeframe", "direction", "agree"),
+            *("total_reporting", "score", *list_vote_keys(result), "as_of", "source"),
+        ),
+        (
+            (
+                *(one.ticker, one.name, one.asset_class, result.query.timeframe),
+                *(result.query.direction, one.agree, one.total_reporting, one.score),
+                *(one.votes.get(key) for key in list_vote_keys(result)),
+                *(result.as_of, result.meta.source),
+            )
+            for one in result.results
+        ),
+    ),
     wider=lambda query: {"min_agree": range(query.min_agree - 1, 0, -1)},
     nothing="No asset has so many agreeing indicators.",
 )
-VIEWS = (FEED, FLIPS, CONFLUENCE)
 
 
 def change_query(query: Query, **changes: Any) -> Query:
@@ -361,10 +237,6 @@ def build_paging(query: Any, result: Any) -> dict[str, Any]:
     }
 
 
-ENDPOINTS_BY_TOOL = {one.tool.name: one for one in ENDPOINTS if one.tool is not None}
-NO_RESULT: dict[str, Any] = {"result": None, "rows": [], "meta": None, "newer": None, "older": None}
-
-
 @dataclass(frozen=True, slots=True)
 class Visit:
     """A request for a view, with the arguments as they were sent and what its source covers.
@@ -378,12 +250,6 @@ class Visit:
     runner: ToolRunner
     sent: Mapping[str, Any]
     coverage: Coverage
-    source: str
-
-    @property
-    def has_prices(self) -> bool:
-        """Whether the operator shows prices."""
-        return self.runner.context.prices is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,13 +297,10 @@ class ViewPage:
         visit = await self._read(request)
         result = await self._load(visit, await self._parse(visit))
         header, rows = self.view.build_table(result)
-        columns = [at for at, name in enumerate(header) if name != "price" or visit.has_prices]
+        has_prices = visit.runner.context.prices is not None
+        columns = [at for at, name in enumerate(header) if name != "price" or has_prices]
         name = f"signals-{self.view.path}{'' if visit.is_member else '-sample'}.csv"
-        headers = {
-            **SECURITY_HEADERS,
-            "Cache-Control": CACHE_NO_STORE,
-            "Content-Disposition": f'attachment; filename="{name}"',
-        }
+        headers = {**PRIVATE_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
         text = render_csv(
             [header[at] for at in columns], ([row[at] for at in columns] for row in rows)
         )
@@ -474,8 +337,7 @@ class ViewPage:
             host=urlsplit(runner.context.base_url).hostname,
             has_prices=runner.context.prices is not None,
         )
-        shared = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
-        return Response(text, 200, shared, media_type="application/atom+xml")
+        return Response(text, 200, PRIVATE_HEADERS, media_type="application/atom+xml")
 
     async def show(self, request: Request) -> Response:
         """Return the page; with status 400 and the errors in its form if a filter is invalid."""
@@ -527,8 +389,7 @@ class ViewPage:
         is_member = viewer is not None and viewer.is_member
         runner = self.runner if is_member else self.sample
         coverage = (await runner.context.snapshot()).coverage
-        source = coverage.source if is_member else "sample"
-        return Visit(request, viewer, is_member, runner, sent, coverage, source)
+        return Visit(request, viewer, is_member, runner, sent, coverage)
 
     async def _parse(self, visit: Visit) -> Any:
         query = await visit.runner.parse(self.view.tool, visit.sent)
@@ -545,10 +406,76 @@ class ViewPage:
         body = await self._fetch(visit, query)
         return self.view.tool.result.model_validate_json(body.text)
 
-    def _build_fields(self, visit: Visit, errors: Mapping[str, str]) -> list[FilterField]:
-        view = self.view
-        indicators = visit.coverage.indicators
-        return build_fields(view.tool.query, visit.sent, errors, view.texts, indicators)
+    def _build_fields(self, visit: Visit, errors: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the fields of the form with the values that were sent.
+
+        `kind` is choice, asset, number, time or text. `choices` are values and their labels; an
+        empty value leaves the filter out. `is_set` if the viewer should see the field, because it
+        has a value of its own, or an error.
+        """
+        query: type[Query] = self.view.tool.query
+        fields = []
+        for name, schema in get_argument_schemas(query).items():
+            # The view is for agents: a page always shows rows.
+            if name in (PAGING_ARGUMENT, "view"):
+                continue
+            error, value = errors.get(name, ""), visit.sent.get(name)
+            labels = self.view.values.get(name, {})
+            typed = "" if value is None or isinstance(value, Rejected) else str(value)
+            if error:
+                typed = typed[:MAX_ECHOED_CHARS]
+            default, low, high = (
+                str(schema.get("default", "")),
+                *map(schema.get, ("minimum", "maximum")),
+            )
+            kind, values = "text", schema.get("enum", [])
+            if schema["type"] == "integer":
+                kind = "number"
+                # A number with at most so many values is chosen from a list.
+                if low is not None and high is not None and high - low < 12:
+                    values = [str(number) for number in range(low, high + 1)]
+            choices = [(each, labels.get(each, each.capitalize())) for each in values]
+            if name == "ticker":
+                kind = "asset"
+            elif name == "indicator":
+                choices = [(str(one.id), one.name) for one in visit.coverage.indicators]
+            elif schema.get("format") == "date-time":
+                kind = "time"
+            if choices:
+                kind = "choice"
+                if "default" not in schema:
+                    choices = [("", labels.get("", "Any")), *choices]
+            if kind == "choice" and error and typed:
+                # The value that was sent stays visible beside its error.
+                choices = [*choices, (typed, typed)]
+            elif kind == "choice":
+                # A value or its label, ignoring case and spacing.
+                named = {fold_name(text): pair[0] for pair in choices for text in pair[::-1]}
+                typed = named.get(fold_name(typed or default), "")
+            elif kind == "time" and not error:
+                sent_time, typed = typed, ""
+                # A relative time, such as 7d, is an instant in the query and stays out of the
+                # field.
+                with suppress(ArgumentError):
+                    instant = format_instant(parse_instant_ms("time", sent_time))
+                    # As browsers' time fields hold it, in UTC without its zone.
+                    typed = instant.removesuffix("Z").removesuffix(".000").removesuffix(":00")
+            fields.append(
+                {
+                    "name": name,
+                    "label": self.view.labels.get(name, name.replace("_", " ").capitalize()),
+                    "kind": kind,
+                    "value": typed,
+                    "is_main": name in self.view.main,
+                    "is_set": error or typed != (default if kind == "choice" else ""),
+                    "choices": choices,
+                    "minimum": low,
+                    "maximum": high,
+                    "default": default,
+                    "error": error,
+                }
+            )
+        return fields
 
     async def _find_wider(
         self, visit: Visit, query: Query
@@ -564,15 +491,17 @@ class ViewPage:
             return
         wider = self.view.wider(query)
         for one in self._build_fields(visit, {}):
-            default = type(query).model_fields[one.name].default
-            for value in dict.fromkeys((*wider.get(one.name, ()), default)):
-                changed = change_query(query, **{one.name: value})
+            name = one["name"]
+            for value in dict.fromkeys(
+                (*wider.get(name, ()), type(query).model_fields[name].default)
+            ):
+                changed = change_query(query, **{name: value})
                 found = await self._count(visit, changed) if changed != query else ""
                 if found:
                     address = to_query_string(changed)
                     text = "" if value is None else str(value)
-                    said = dict(one.choices).get(text, text or "any")
-                    yield one.label, said, address, found
+                    said = dict(one["choices"]).get(text, text or "any")
+                    yield one["label"], said, address, found
                     break
 
     async def _count(self, visit: Visit, query: Query) -> str:
@@ -596,7 +525,7 @@ class ViewPage:
             title=self.view.title,
             description=self.view.description,
             here=self.view.path,
-            badge=BADGES[visit.source],
+            badge=BADGES[visit.coverage.source if visit.is_member else "sample"],
             is_wide=True,
             is_public=not visit.is_member and not visit.sent,
             viewer=visit.viewer,
@@ -609,13 +538,13 @@ class ViewPage:
             indicator_names={one.id: one.name for one in visit.coverage.indicators},
             now=now,
             ago=lambda at: format_ago(at, now),
-            has_prices=visit.has_prices,
+            has_prices=visit.runner.context.prices is not None,
             find_firing=find_firing,
             group_by_run=group_by_run,
             asset_names=lambda: {one.ticker: one.name for one in visit.coverage.assets},
             vote_keys=list_vote_keys,
             legacy_names={key: f"{key.title()} (outdated)" for key in LEGACY_KEYS},
-            **NO_RESULT | values,
+            **{"result": None, "rows": [], "meta": None, "newer": None, "older": None} | values,
         )
 
 
@@ -643,11 +572,14 @@ def build_view_routes(
     runner: ToolRunner, sample: ToolRunner, find_viewer: FindViewer
 ) -> list[Route]:
     """Return the routes of all views; visitors see the `sample`."""
-    pages = (
-        ViewPage(view, ENDPOINTS_BY_TOOL[view.tool.name], runner, sample, find_viewer)
-        for view in VIEWS
-    )
-    return [route for page in pages for route in page.build_routes()]
+    endpoints = {one.tool.name: one for one in ENDPOINTS if one.tool is not None}
+    return [
+        route
+        for view in (FEED, FLIPS, CONFLUENCE)
+        for route in ViewPage(
+            view, endpoints[view.tool.name], runner, sample, find_viewer
+        ).build_routes()
+    ]
 
 
 def build_log_routes(runner: ToolRunner, sessions: Sessions) -> list[Route]:
@@ -663,12 +595,8 @@ def build_log_routes(runner: ToolRunner, sessions: Sessions) -> list[Route]:
 
     async def respond(request: Request, viewer: Viewer) -> Response:
         _, proof = await fetch(request, viewer)
-        headers = {
-            **SECURITY_HEADERS,
-            "Cache-Control": CACHE_NO_STORE,
-            "Content-Disposition": 'inline; filename="row.tlog-proof"',
-        }
-        return Response(proof, 200, headers, "text/plain; charset=utf-8")
+        name = {"Content-Disposition": 'inline; filename="row.tlog-proof"'}
+        return Response(proof, 200, PRIVATE_HEADERS | name, "text/plain; charset=utf-8")
 
     async def explain(request: Request, viewer: Viewer) -> Response:
         id_, proof = await fetch(request, viewer)

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.keys import MAX_LABEL_CHARS, OperatorKeys
+from access.keys import MAX_LABEL_CHARS, create_operator_key
 from access.maintenance import CALL_RETENTION_DAYS
 from access.single_flight_cache import SingleFlightCache
 from schemas.coverage import CoveredAsset
@@ -36,13 +36,11 @@ from store.sql.access_store import AccessStore
 from store.sql.operations import CommitSummary, StoreSize
 from web.api_access import CHART_DAYS, build_usage_chart, parse_id
 from web.buy_pages import build_key_values
-from web.forms import read_form
 from web.pages import build_page_route, redirect_to, render_page
-from web.sessions import FORM_TOKEN_FIELD, Sessions, Viewer, check_form_token
+from web.sessions import FORM_TOKEN_FIELD, Sessions, Viewer, check_form_token, read_form
 
 # A run that ends later was not due at its minute :03: the service was down, or computes its past.
 CATCH_UP_MS = 600_000
-MINUTE_MS = 60_000
 
 
 def group_runs(commits: Sequence[CommitSummary]) -> list[dict[str, Any]]:
@@ -79,7 +77,7 @@ def _describe_delay(commit: CommitSummary) -> str | None:
     delay_ms = -1 if commit.written_at is None else commit.written_at - commit.market_time
     if not 0 <= delay_ms < CATCH_UP_MS:
         return None
-    minutes, rest_ms = divmod(delay_ms, MINUTE_MS)
+    minutes, rest_ms = divmod(delay_ms, 60_000)
     return f"{minutes} min {rest_ms // 1000} s" if minutes else f"{rest_ms / 1000:.1f} s"
 
 
@@ -130,10 +128,10 @@ def list_troubles(snapshot: Snapshot) -> list[dict[str, Any]]:
     stored, troubles = snapshot.stored, []
     for asset in snapshot.coverage.tracked:
         ticker, missing = asset.ticker, stored.missing_bars.get(asset.ticker, 0)
+        # The ranks are in the order of the page.
         is_building = ticker in snapshot.building_tickers
-        if ticker in stored.late or is_building or missing:
-            # In the order of the page.
-            rank = 0 if ticker in stored.late else 1 if is_building else 2
+        rank = 0 if ticker in stored.late else 1 if is_building else 2 if missing else None
+        if rank is not None:
             trouble = {
                 "ticker": ticker,
                 "venue": name_venue(snapshot, asset),
@@ -167,16 +165,11 @@ def build_data_values(snapshot: Snapshot | None, now: int) -> dict[str, Any]:
 OPERATIONS_PATH = "operations"
 KEY_PATH = f"/{OPERATIONS_PATH}/keys/{{key}}/revoke"
 RUNS_SHOWN, COMMITS_READ = 12, 60
-MAX_KEYS_SHOWN = 50
-MAX_SALES_SHOWN = 20
 SALES_WINDOW_DAYS = 30
-# Counting the rows of a year takes a second.
-SIZES_TTL_MS = 60_000
 # The names of the stored notices: when all checks were begun, and what the last ones found.
 BEGUN_NOTICE, FINDINGS_NOTICE = "doctor-begun", "doctor-findings"
 # Checks that have not ended by then died with their process.
 MAX_CHECKS_MS = 180_000
-RELOAD_S = 4
 
 # The grade (ok, warn or fix), subject and text of a check.
 Finding = tuple[str, str, str]
@@ -219,7 +212,8 @@ class OperationsPages:
         self._market = context.snapshots.store
         self._context = context
         self._doctor = doctor
-        self._sizes = SingleFlightCache[list[StoreSize]](context.clock, lambda sizes: SIZES_TTL_MS)
+        # Counting the rows of a year takes a second.
+        self._sizes = SingleFlightCache[list[StoreSize]](context.clock, lambda sizes: 60_000)
         self._checks: set[asyncio.Task[None]] = set()
 
     async def show(self, request: Request, viewer: Viewer) -> Response:
@@ -235,10 +229,10 @@ class OperationsPages:
         plans = await operations.count_memberships(now - SALES_WINDOW_DAYS * DAY_MS)
         commits, keys, key_counts, sizes, sales, checks = await asyncio.gather(
             self._market.operations.list_commits(COMMITS_READ),
-            operations.list_keys(day, MAX_KEYS_SHOWN),
+            operations.list_keys(day, 50),
             operations.count_keys(now, day),
             self._sizes.get("sizes", measure),
-            operations.list_memberships(MAX_SALES_SHOWN),
+            operations.list_memberships(20),
             self._build_check_values(snapshot, now),
         )
         response = render_page(
@@ -271,7 +265,7 @@ class OperationsPages:
             **checks,
         )
         if checks["is_checking"]:
-            response.headers["Refresh"] = str(RELOAD_S)
+            response.headers["Refresh"] = "4"
         return response
 
     async def begin_checks(self, request: Request, viewer: Viewer) -> Response:
@@ -291,8 +285,9 @@ class OperationsPages:
         form = await read_form(request, {**FORM_TOKEN_FIELD, "label": MAX_LABEL_CHARS})
         check_form_token(form, viewer)
         try:
-            keys = OperatorKeys(self._access, self._context.clock)
-            api_key = await keys.create(form.get("label", "").strip())
+            api_key = await create_operator_key(
+                self._access, self._context.clock(), form.get("label", "").strip()
+            )
         except ValueError as error:
             raise invalid_parameter_error(f"label: {error}.") from None
         return render_page(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -45,21 +45,10 @@ def build_static_routes() -> list[Route]:
     names = [file.name for file in files("web").joinpath("static").iterdir()]
     paths = {"/favicon.ico": "favicon.ico"}
     paths |= {f"/web/{name}": name for name in names if name.rpartition(".")[2] in MEDIA_TYPES}
-    return [
-        Route(path, _create_static_responder(name), methods=["GET"]) for path, name in paths.items()
-    ]
-
-
-@cache
-def hash_file(name: str) -> str:
-    """Return the hash of a file, which is the query string of its URL."""
-    return blake2b(_read_file(name)[0], digest_size=6).hexdigest()
-
-
-def _create_static_responder(name: str) -> Responder:
-    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
 
     async def respond(request: Request) -> Response:
+        name = paths[request.scope["route"].path]
+        media_type = MEDIA_TYPES[name.rpartition(".")[2]]
         # The query string is the file's hash, so a URL with the current one never goes stale.
         age = 31_536_000 if request.url.query == hash_file(name) else 3600
         headers = {
@@ -74,7 +63,13 @@ def _create_static_responder(name: str) -> Responder:
                 content, headers["Content-Encoding"] = packed, "gzip"
         return Response(content, headers=headers, media_type=media_type)
 
-    return respond
+    return [Route(path, respond, methods=["GET"]) for path in paths]
+
+
+@cache
+def hash_file(name: str) -> str:
+    """Return the hash of a file, which is the query string of its URL."""
+    return blake2b(_read_file(name)[0], digest_size=6).hexdigest()
 
 
 @cache
@@ -87,8 +82,6 @@ def _read_file(name: str) -> tuple[bytes, bytes]:
 TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
 # No page repeats a longer text of its URL.
 MAX_ECHOED_CHARS = 100
-DEFAULT_TITLE = "Something went wrong"
-NOT_BUILT_TITLE = "Not ready yet"
 # The title and text in place of the message for programs, if the error is not one of a page.
 ROUTING_TEXTS = {
     403: (
@@ -110,27 +103,22 @@ ROUTING_TEXTS = {
 }
 
 
-class Step(NamedTuple):
-    """A link that leads on; `path` is relative to the service's root."""
-
-    text: str
-    path: str
-
-
-BOARD = Step("Board", "")
-BUY = Step("Buy access", "buy")
-SIGN_IN = Step("Sign in", "sign-in")
+# The text of a link that leads on, and its path, relative to the service's root.
+Step = tuple[str, str]
+BOARD = ("Board", "")
+BUY = ("Buy access", "buy")
+SIGN_IN = ("Sign in", "sign-in")
 # By the first part of the path. The shell of the page links to everything else.
 STEPS: dict[str, tuple[Step, ...]] = {
-    "assets": (Step("All assets", "assets"),),
+    "assets": (("All assets", "assets"),),
     "buy": (BUY,),
     "checkout": (BUY,),
-    "docs": (Step("All docs", "docs"),),
-    "oauth": (Step("How to connect a program", "docs/connect"),),
-    "operations": (Step("Operations", "operations"), SIGN_IN),
+    "docs": (("All docs", "docs"),),
+    "oauth": (("How to connect a program", "docs/connect"),),
+    "operations": (("Operations", "operations"), SIGN_IN),
     "sandbox": (BUY,),
-    "settings": (Step("API access", "settings/api-access"), SIGN_IN),
-    "sign-in": (Step("Request a new link", "sign-in"),),
+    "settings": (("API access", "settings/api-access"), SIGN_IN),
+    "sign-in": (("Request a new link", "sign-in"),),
     "sign-out": (SIGN_IN,),
 }
 # The pages of every header and of the site map: path and title.
@@ -143,12 +131,12 @@ PUBLIC_PAGES = [
     ("docs", "Docs"),
 ]
 # The pages that a misspelled path may mean.
-PAGES = {
-    **{path: Step(title, path) for path, title in PUBLIC_PAGES if path},
+PAGES: dict[str, Step] = {
+    **{path: (title, path) for path, title in PUBLIC_PAGES if path},
     "buy": BUY,
     "sign-in": SIGN_IN,
-    "settings": Step("API access", "settings/api-access"),
-    "operations": Step("Operations", "operations"),
+    "settings": ("API access", "settings/api-access"),
+    "operations": ("Operations", "operations"),
 }
 
 
@@ -166,9 +154,9 @@ def list_steps(path: str, status: int, method: str, *, sells_keys: bool) -> list
         and (method in ("GET", "HEAD") or status == 405)
     ):
         text = "Open this page without its filters" if status == 400 else "Open this page again"
-        steps = [Step(text, path.removeprefix("/")), *steps]
+        steps = [(text, path.removeprefix("/")), *steps]
     offered = [step for step in steps if sells_keys or step != BUY]
-    return offered if BOARD.path in (step.path for step in offered) else [*offered, BOARD]
+    return offered if "" in (path for _, path in offered) else [*offered, BOARD]
 
 
 # Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
@@ -180,7 +168,8 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-NOT_BUILT_RELOAD_S = 5
+# Of what no cache may store.
+PRIVATE_HEADERS = {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE}
 # All pages of a deployment with 251 assets have 4 MB when compressed.
 MAX_VISITOR_BYTES = 12_000_000
 DEFAULT_VALUES: dict[str, Any] = {
@@ -270,7 +259,7 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
     page's path in the navigation), `is_wide`, `is_public` (search engines may list it),
     `description` (one sentence, for search engines and previews of links), `viewer`, `pending`
     (the authorization request that the page is part of), `continue_path` (its page), and for a
-    form `form` (the text of its fields) and `errors`, see `web.forms`.
+    form `form` (the text of its fields) and `errors`, see `web.sessions`.
     """
     site = get_site(request)
     shared = {
@@ -280,14 +269,7 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
         "path": request.url.path.removeprefix("/"),
     }
     text = render_template(template, get_relative_root(request), **shared | values)
-    return make_page_response(text, status)
-
-
-def make_page_response(
-    text: str, status: int = 200, cache_control: str = CACHE_NO_STORE
-) -> Response:
-    """Return a response of rendered HTML."""
-    return HTMLResponse(text, status, {**SECURITY_HEADERS, "Cache-Control": cache_control})
+    return HTMLResponse(text, status, PRIVATE_HEADERS)
 
 
 async def respond_with_page(
@@ -318,11 +300,7 @@ async def respond_with_page(
 
 def redirect_to(request: Request, path: str) -> Response:
     """Return a redirect to one of our pages; `path` is relative to the service's root."""
-    return RedirectResponse(
-        get_relative_root(request) + path,
-        303,
-        {**SECURITY_HEADERS, "Cache-Control": CACHE_NO_STORE},
-    )
+    return RedirectResponse(get_relative_root(request) + path, 303, PRIVATE_HEADERS)
 
 
 def get_site(request: Request) -> Site:
@@ -374,8 +352,8 @@ def render_error_page(request: Request, error: ApiError) -> Response:
     if not isinstance(error, NotBuiltError):
         return _render_error(site, scope, error)
     text = f"{error.reason} This page reloads by itself."
-    response = _render_error(site, scope, error, NOT_BUILT_TITLE, text, error.percent)
-    response.headers["Refresh"] = str(NOT_BUILT_RELOAD_S)
+    response = _render_error(site, scope, error, "Not ready yet", text, error.percent)
+    response.headers["Refresh"] = "5"
     return response
 
 
@@ -420,7 +398,7 @@ def _render_error(
         template,
         _find_root(site, scope),
         address=site.base_url + (path if len(path) <= MAX_ECHOED_CHARS else "/"),
-        title=title or TITLES.get(status, DEFAULT_TITLE),
+        title=title or TITLES.get(status, "Something went wrong"),
         text=text or error.describe(site.operator),
         percent=percent,
         steps=list_steps(path, status, scope["method"], sells_keys=site.sells_keys),
@@ -429,7 +407,7 @@ def _render_error(
         # Who has a session need not sign in; whose it is was not looked up.
         has_session=b"signals_session=" in read_headers(scope).get(b"cookie", b""),
     )
-    response = make_page_response(page, status)
+    response = HTMLResponse(page, status, PRIVATE_HEADERS)
     response.headers.update(error.retry_headers)
     return response
 
@@ -445,11 +423,13 @@ def _create_environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    templates.globals["indicator_count"] = INDICATOR_COUNT_TEXT
-    templates.globals["version"] = VERSION
-    templates.filters["minute"] = format_minute
-    templates.filters["instant"] = format_instant
-    templates.filters["clock"] = lambda instant: instant[11:16]
-    templates.filters["percent"] = format_percent
-    templates.filters["price"] = format_price
+    templates.globals |= {"indicator_count": INDICATOR_COUNT_TEXT, "version": VERSION}
+    filters: dict[str, Any] = {
+        "minute": format_minute,
+        "instant": format_instant,
+        "clock": lambda instant: instant[11:16],
+        "percent": format_percent,
+        "price": format_price,
+    }
+    templates.filters |= filters
     return templates

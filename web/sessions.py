@@ -1,4 +1,12 @@
-"""Sessions: the pages to sign in and out, the cookie, the check of a viewer, form tokens."""
+"""What browsers send from our own pages: forms, cookies, sessions, and a program's request.
+
+A page with a form shows it with `form` (the text of the fields) and `errors` (by field name). The
+macros `field_error` and `field_state` of parts.html put each error at its field.
+
+The cookie of an authorization request and all our links hold only the request's id, which nobody
+can guess. The address that the browser is sent to at the end is the one that the request stores, so
+no URL can change it.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -6,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import compare_digest
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -14,28 +23,160 @@ from starlette.routing import Route
 
 from access.billing.provider import ASK_OPERATOR_HINT
 from access.members import MemberKeys
+from access.oauth.authorizations import Authorizations
+from access.oauth.parameters import is_loopback_redirect
 from access.sign_in import LINK_MINUTES, SESSION_MS, SIGN_IN_PATH, SignIn
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.error_responses import Responder
+from serving.http import MAX_FORM_BYTES, read_body, read_cookie
 from serving.tool_runner import ToolRunner
 from store.access_rows import PendingAuthorization
-from web.forms import (
-    EMAIL_ERROR,
-    EMAIL_FIELD,
-    MAX_EMAIL_CHARS,
-    MAX_TOKEN_CHARS,
-    Cookie,
-    get_address,
-    read_form,
-)
-from web.pages import build_page_route, redirect_to, render_page
-from web.pending_requests import (
-    CONSENT_PATH,
-    PendingRequests,
-    allow_redirect,
-    build_consent_path,
-    describe_client,
-)
+from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
+
+# It makes a cut text one character too long.
+CUT_MARK = "\N{HORIZONTAL ELLIPSIS}"
+# The most characters of fields that several forms have. A field that chooses one of a few values
+# needs no more than a short text does.
+MAX_TOKEN_CHARS, MAX_CHOICE_CHARS, MAX_EMAIL_CHARS = 64, 32, 254
+EMAIL_FIELD = "contact_email"
+EMAIL_ERROR = "This is not an e-mail address. Enter one such as name@example.com."
+
+
+async def read_form(request: Request, fields: Mapping[str, int]) -> dict[str, str]:
+    """Return the fields of a form, given with the most characters that each may have.
+
+    Raise ApiError 403 if another site's page sent it, 413 if it exceeds 8 KiB. Other fields and
+    those sent twice are left out, and a body that is not a form has no fields. The caller rejects
+    missing fields. A longer field is cut and ends with CUT_MARK, so the caller rejects it, too.
+    """
+    # It is same-origin for our own forms and none if the user resends one. Programs send no such
+    # header, but they hold no visitor's cookies either. This check prevents login CSRF: the sign-in
+    # forms come before a session, so they cannot carry a form token.
+    if request.headers.get("sec-fetch-site") not in {"same-origin", "none", None}:
+        raise ApiError(
+            "invalid_parameter",
+            "Another site sent this form. Open the page here and try again.",
+            403,
+        )
+    body = await read_body(request.scope, request.receive, MAX_FORM_BYTES)
+    try:
+        sent = parse_qs(body.decode("ascii"), max_num_fields=20, errors="strict")
+    except ValueError:
+        return {}
+    return {
+        # Checks such as that of an e-mail address take long for long texts. Without the mark, the
+        # beginning of a text could be accepted.
+        name: text if len(text := sent[name][0]) <= limit else text[:limit] + CUT_MARK
+        for name, limit in fields.items()
+        if len(sent.get(name, ())) == 1
+    }
+
+
+def get_address(request: Request) -> str:
+    """Return the address of a client, by which attempts are throttled."""
+    return request.client.host if request.client else "unknown"
+
+
+class Cookie:
+    """A cookie that scripts cannot read, sent over TLS only if `base_url` uses https."""
+
+    def __init__(self, name: str, base_url: str, max_age_s: int) -> None:
+        self._is_secure = base_url.startswith("https://")
+        # Browsers accept a `__Host-` cookie only over TLS and only from this exact host, so another
+        # subdomain cannot set one for us.
+        self._name = f"__Host-{name}" if self._is_secure else name
+        self._max_age_s = max_age_s
+
+    def read(self, request: Request) -> str:
+        """Return the value that a browser sent, empty if it sent none."""
+        return read_cookie(request.scope, self._name)
+
+    def set(self, response: Response, value: str) -> None:
+        """Set the cookie."""
+        # `lax`, not `strict`: a strict cookie is not sent when a page is opened from an e-mail or
+        # by the payment processor. Lax is not sent with another site's POST.
+        response.set_cookie(
+            self._name,
+            value,
+            max_age=self._max_age_s,
+            secure=self._is_secure,
+            httponly=True,
+            samesite="lax",
+        )
+
+    def delete(self, response: Response) -> None:
+        """Delete the cookie."""
+        response.delete_cookie(self._name, secure=self._is_secure, httponly=True, samesite="lax")
+
+
+CONSENT_PATH = "oauth/consent"
+
+
+class PendingRequests:
+    """Finds the authorization requests that pages name; the cookie needs TLS if `base_url` does.
+
+    `cookie` has the id of a request, so that the browser returns to it after signing in and paying.
+    Without `authorizations`, the service has no OAuth and there are no requests.
+    """
+
+    def __init__(self, authorizations: Authorizations | None, base_url: str) -> None:
+        self._authorizations = authorizations
+        # The cookie outlives the request, which the store deletes after an hour.
+        self.cookie = Cookie("signals_request", base_url, 3600)
+
+    async def find(self, request_id: str) -> PendingAuthorization | None:
+        """Return a request, None if it is unknown, answered or has expired."""
+        if self._authorizations is None or not request_id:
+            return None
+        return await self._authorizations.find_pending(request_id)
+
+    async def get(self, request_id: str) -> PendingAuthorization:
+        """Return a request; raise ApiError 404 if there is none, see `find`."""
+        pending = await self.find(request_id)
+        if pending is None:
+            raise ApiError(
+                "invalid_parameter",
+                "This request to connect a program is unknown, has expired or was already "
+                "answered. Go back to the program and start the connection again.",
+                404,
+            )
+        return pending
+
+
+def build_consent_path(pending: PendingAuthorization) -> str:
+    """Return the path of a request's consent page, relative to the service's root."""
+    return f"{CONSENT_PATH}?request={pending.id}"
+
+
+def allow_redirect(response: Response, pending: PendingAuthorization) -> None:
+    """Let the forms of a page lead to the client of a request."""
+    # Browsers apply `form-action` to the redirect after the form, and to those of the client's page
+    # that follow it. So the policy allows the scheme: a host could not be told beforehand.
+    scheme = urlsplit(pending.redirect_uri).scheme
+    response.headers["Content-Security-Policy"] = SECURITY_HEADERS[
+        "Content-Security-Policy"
+    ].replace("form-action 'self'", f"form-action 'self' https: {scheme}:")
+
+
+def describe_client(pending: PendingAuthorization) -> dict[str, str | None]:
+    """Describe the client of a request as a page shows it.
+
+    `name` is the client's own text, unverified but cleaned by `ClientRegistry`: pages escape and
+    isolate it. The hosts, `destination` and `described_at`, are facts.
+    """
+    if is_loopback_redirect(pending.redirect_uri):
+        destination = "a program on this computer"
+    elif pending.redirect_host.endswith(":"):
+        destination = f"the program on this computer that opens {pending.redirect_host} links"
+    else:
+        destination = pending.redirect_host
+    # The id of a client that a document describes is the document's address.
+    is_document = pending.client_id.startswith("https://")
+    return {
+        "name": pending.client_name,
+        "destination": destination,
+        "described_at": urlsplit(pending.client_id).hostname if is_document else None,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +290,6 @@ def check_form_token(form: dict[str, str], viewer: Viewer) -> None:
         )
 
 
-SIGN_IN_FIELDS = {
-    EMAIL_FIELD: MAX_EMAIL_CHARS,
-    "request": MAX_TOKEN_CHARS,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class SignInPages:
     """The pages to sign in and out; they name the `outbox` folder if there is one."""
@@ -163,7 +298,6 @@ class SignInPages:
     sessions: Sessions
     pending: PendingRequests
     outbox: Path | None
-    sells_keys: bool
 
     def build_routes(self, runner: ToolRunner) -> list[Route]:
         """Return the routes."""
@@ -177,41 +311,38 @@ class SignInPages:
 
     async def request_link(self, request: Request) -> Response:
         """Show the form, or accept it and e-mail a link."""
-        if request.method == "POST":
-            form = await read_form(request, SIGN_IN_FIELDS)
-            pending = await self.pending.get(form["request"]) if "request" in form else None
-            email = form.get(EMAIL_FIELD, "")
-            try:
-                mailbox, wait_s = await self.sign_in.request_link(email, get_address(request))
-            except ApiError as error:
-                if error.status != 400:
-                    raise
-                values = {"errors": {EMAIL_FIELD: EMAIL_ERROR}, **self._build_values(pending)}
-                response = render_page(request, "sign_in.html", status=400, form=form, **values)
-                if pending is not None:
-                    allow_redirect(response, pending)
-                return response
-            response = render_page(
-                request,
-                "sign_in_sent.html",
-                title="Check your inbox",
-                here="sign-in",
-                minutes=LINK_MINUTES,
-                wait_s=wait_s,
-                outbox=self.outbox,
-                pending=pending,
-            )
-            # The store is queried after the response. Otherwise its time would reveal who is a
-            # member.
-            pending_id = None if pending is None else pending.id
-            response.background = BackgroundTask(
-                self.sign_in.mail_link, mailbox, wait_s, pending_id
-            )
+        if request.method != "POST":
+            viewer = await self.sessions.find_viewer(request)
+            if viewer is None:
+                return self._show_form(request, None)
+            return redirect_to(request, "" if viewer.is_owner else HOME_PATH)
+        form = await read_form(request, {EMAIL_FIELD: MAX_EMAIL_CHARS, "request": MAX_TOKEN_CHARS})
+        pending = await self.pending.get(form["request"]) if "request" in form else None
+        email = form.get(EMAIL_FIELD, "")
+        try:
+            mailbox, wait_s = await self.sign_in.request_link(email, get_address(request))
+        except ApiError as error:
+            if error.status != 400:
+                raise
+            errors = {EMAIL_FIELD: EMAIL_ERROR}
+            response = self._show_form(request, pending, status=400, form=form, errors=errors)
+            if pending is not None:
+                allow_redirect(response, pending)
             return response
-        viewer = await self.sessions.find_viewer(request)
-        if viewer is not None:
-            return redirect_to(request, _get_home_path(viewer.is_owner))
-        return render_page(request, "sign_in.html", **self._build_values(None))
+        response = render_page(
+            request,
+            "sign_in_sent.html",
+            title="Check your inbox",
+            here="sign-in",
+            minutes=LINK_MINUTES,
+            wait_s=wait_s,
+            outbox=self.outbox,
+            pending=pending,
+        )
+        # The store is queried after the response. Otherwise its time would reveal who is a member.
+        pending_id = None if pending is None else pending.id
+        response.background = BackgroundTask(self.sign_in.mail_link, mailbox, wait_s, pending_id)
+        return response
 
     async def use_link(self, request: Request) -> Response:
         """Show the sign-in button of a link, or use the link and begin a session."""
@@ -222,7 +353,8 @@ class SignInPages:
         await read_form(request, {})  # Rejects forms from other sites; ours has no field.
         session_token = await self.sign_in.redeem_link(request.path_params["link_token"])
         session = await self.sign_in.find_session(session_token)
-        path = _get_home_path(session is not None and session.is_owner)
+        # The page to see first: the owner's is the board, and a member's has the keys.
+        path = "" if session is not None and session.is_owner else HOME_PATH
         # The page after signing in is the connection that the link is for, if there is one.
         if (request_id := request.query_params.get("request")) is not None:
             pending = await self.pending.find(request_id)
@@ -244,20 +376,19 @@ class SignInPages:
         self.sessions.cookie.delete(response)
         return response
 
-    def _build_values(self, pending: PendingAuthorization | None) -> dict[str, Any]:
-        """Return the values of the sign-in page, which leads on to a connection if one is given."""
-        return {
-            "title": "Sign in",
-            "here": "sign-in",
-            "description": "Sign in to Signals with a link that we e-mail you; no password needed.",
-            "minutes": LINK_MINUTES,
-            "sells_keys": self.sells_keys,
-            "ask_operator": ASK_OPERATOR_HINT,
-            "pending": pending,
-            "client": None if pending is None else describe_client(pending),
-        }
-
-
-def _get_home_path(is_owner: bool) -> str:
-    """Return the page to see first: the owner's is the board, and a member's has the keys."""
-    return "" if is_owner else HOME_PATH
+    def _show_form(
+        self, request: Request, pending: PendingAuthorization | None, **values: Any
+    ) -> Response:
+        """Show the sign-in page, which leads on to a connection if one is given."""
+        return render_page(
+            request,
+            "sign_in.html",
+            title="Sign in",
+            here="sign-in",
+            description="Sign in to Signals with a link that we e-mail you; no password needed.",
+            minutes=LINK_MINUTES,
+            ask_operator=ASK_OPERATOR_HINT,
+            pending=pending,
+            client=None if pending is None else describe_client(pending),
+            **values,
+        )

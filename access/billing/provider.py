@@ -1,14 +1,21 @@
-"""The only plan and its prices, and the base of the providers that sell it."""
+"""The only plan and its prices, and the providers that sell it without a payment processor.
+
+They are a sandbox for development, and no sale at all.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
-from schemas.errors import ApiError, HowToGetAccess, OperatorError
+from schemas.errors import ApiError, HowToGetAccess, OperatorError, unavailable_error
 from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
-from schemas.vocabulary import Billing, Mode
-from store.access_rows import ClaimRow, MembershipRow
+from schemas.vocabulary import DAY_MS, Billing, Clock, Mode
+from store.access_rows import ClaimRow, MembershipRow, SandboxSession, SandboxStatus
+from store.sql.access_store import AccessStore
 
 RETRY_AFTER_S = 30
+# Only the operator can turn billing on.
+HOUR_S = 3600
 
 
 class BillingError(Exception):
@@ -30,15 +37,6 @@ class Order:
     contact_email: str
     billing: Billing
     agent_name: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckoutSession:
-    """A checkout that the processor opened; `expires_at` is epoch ms."""
-
-    id: str
-    url: str
-    expires_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +97,6 @@ class SubscriptionStatus:
         return self.is_known and self.ended_reason is None and self.due_reason is None
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookEvent:
-    """A verified webhook; `customer` is whose memberships to check, None if there are none."""
-
-    id: str
-    customer: str | None
-
-
 class Provider(ABC):
     """A billing provider; any method that queries the processor can raise BillingError.
 
@@ -122,8 +112,11 @@ class Provider(ABC):
     pending_ttl_ms: int = 0
 
     @abstractmethod
-    async def open_session(self, order: Order) -> CheckoutSession:
-        """Open a checkout; repeating the call with the same order opens no second one."""
+    async def open_session(self, order: Order) -> tuple[str, str, int]:
+        """Open a checkout; return its id, its URL, and when it expires (epoch ms).
+
+        Repeating the call with the same order opens no second one.
+        """
 
     @abstractmethod
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
@@ -143,8 +136,8 @@ class Provider(ABC):
             "invalid_parameter", f"{self.no_portal_reason}: there is nothing to manage.", 404
         )
 
-    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Verify a webhook message and return its event.
+    async def verify_event(self, payload: bytes, signature: str | None) -> tuple[str, str | None]:
+        """Verify a webhook message; return its id, and whose memberships to check, if anyone's.
 
         Raise ApiError 400 if its signature is not valid, 404 if this provider sends no messages.
         """
@@ -188,3 +181,100 @@ def describe_purchase(base_url: str) -> HowToGetAccess:
         plan="premium",
         price_usd=dict(PRICES_USD),
     )
+
+
+SessionStatus = SandboxStatus | Literal["expired"]
+
+SESSION_LIFETIME_MS = DAY_MS
+
+
+class SandboxBilling(Provider):
+    """A Provider that stores its checkouts in the access store; `clock` returns epoch ms."""
+
+    name = "sandbox"
+    mode: Mode | None = "test"
+    no_portal_reason = "A sandbox plan costs nothing"
+
+    def __init__(self, store: AccessStore, clock: Clock, base_url: str) -> None:
+        self.store = store
+        self._clock = clock
+        self._base_url = base_url
+
+    async def open_session(self, order: Order) -> tuple[str, str, int]:
+        """Open a checkout; any client that has its URL can pay it."""
+        # The id follows from the order, so that a repeated order opens no second checkout.
+        session = SandboxSession(
+            id=f"sb_{order.claim_id}",
+            claim_id=order.claim_id,
+            contact_email=order.contact_email,
+            billing=order.billing,
+            amount_usd=PRICES_USD[order.billing],
+            status="open",
+            expires_at=self._clock() + SESSION_LIFETIME_MS,
+        )
+        await self.store.create_sandbox_session(session)
+        session = await self.store.find_sandbox_session(session.id) or session
+        return session.id, f"{self._base_url}/sandbox/checkout/{session.id}", session.expires_at
+
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
+        """Return the payment status of a checkout."""
+        session = await self.store.find_sandbox_session(claim.session)
+        if session is None:
+            return FailedPayment("is unknown to the sandbox")
+        status = self.get_status(session)
+        if status == "open":
+            return PendingPayment()
+        if status != "paid":
+            reason = "expired unpaid" if status == "expired" else "was cancelled"
+            return FailedPayment(reason, is_unpaid=True)
+        ordered = (claim.id, claim.billing, PRICES_USD[claim.billing])
+        if ordered != (session.claim_id, session.billing, session.amount_usd):
+            return FailedPayment("was paid for something else")
+        return SettledPayment(session.id, session.id, session.contact_email)
+
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        """Return an active status: a sandbox subscription never ends."""
+        return SubscriptionStatus()
+
+    async def settle(self, session: SandboxSession, target: SandboxStatus) -> SessionStatus:
+        """Pay or cancel an open checkout; return its status, which may differ from `target`."""
+        if self.get_status(session) == "open":
+            await self.store.settle_sandbox_session(session.id, target)
+        # Read it again: another request may have settled it first.
+        settled = await self.store.find_sandbox_session(session.id)
+        return self.get_status(settled or session)
+
+    def get_status(self, session: SandboxSession) -> SessionStatus:
+        """Return the status of a checkout now: an open one past its end is expired."""
+        is_expired = session.status == "open" and self._clock() >= session.expires_at
+        return "expired" if is_expired else session.status
+
+
+class NoBilling(Provider):
+    """A Provider that sells nothing."""
+
+    name = "off"
+    mode: Mode | None = None
+    no_portal_reason = "Billing is off on this server"
+
+    async def open_session(self, order: Order) -> tuple[str, str, int]:
+        """Raise ApiError 503: nothing is sold."""
+        raise unavailable_error(
+            "This server does not sell keys (billing is off). Request a key from its operator, "
+            "for example with POST /api/v1/access-request, or retry later.",
+            HOUR_S,
+            names_operator=True,
+        )
+
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
+        """Raise ApiError 503: no payment can be verified."""
+        raise unavailable_error(
+            "Billing is off on this server, so no payment can be verified. Keep the token and "
+            f"claim again later, or {CONTACT_OPERATOR}.",
+            HOUR_S,
+            names_operator=True,
+        )
+
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        """Raise BillingError: no processor is configured."""
+        raise BillingError("billing is off (SIGNALS_BILLING=off)")

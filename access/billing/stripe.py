@@ -12,14 +12,13 @@ import stripe
 import structlog
 from stripe import V1Services
 from stripe.params import ChargeListParams
-from stripe.params.checkout import SessionCreateParams, SessionRetrieveParams
+from stripe.params.checkout import SessionCreateParams
 
 from access.billing.provider import (
     CONTACT_OPERATOR,
     PRICES_USD,
     BillingError,
     BillingSetupError,
-    CheckoutSession,
     FailedPayment,
     HeldPayment,
     Order,
@@ -28,7 +27,6 @@ from access.billing.provider import (
     Provider,
     SettledPayment,
     SubscriptionStatus,
-    WebhookEvent,
 )
 from access.billing.stripe_api import (
     MAX_CONNECTIONS,
@@ -53,15 +51,9 @@ from schemas.vocabulary import DAY_MS, Billing, Clock, Mode
 from store.access_rows import ClaimRow, MembershipRow
 
 TIMEOUT_S = 5.0
-RETRIES = 2
 # For each method with all its requests and retries. Each byte of a response renews TIMEOUT_S, so
 # without a deadline a response that drips would hold its caller and its connection for ever.
 DEADLINE_S = 10.0
-# Clients can start and abandon any number of claims. The rest of the connections stay free for
-# checkouts, webhooks and members.
-MAX_PAYMENT_FETCHES = MAX_CONNECTIONS // 2
-INTERVALS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
-EXPAND_PARAMS: SessionRetrieveParams = {"expand": ["line_items", "subscription"]}
 
 log = structlog.get_logger("billing")
 
@@ -108,7 +100,7 @@ class StripeBilling(Provider):
             api_key,
             base_addresses={} if api_base is None else {"api": api_base.rstrip("/")},
             http_client=self._http,
-            max_network_retries=RETRIES,
+            max_network_retries=2,
         ).v1
         self._webhook_secret = webhook_secret
         self._prices = prices
@@ -117,7 +109,9 @@ class StripeBilling(Provider):
         self._has_checked_prices = False
         self._deadline_s = deadline_s
         self._dunning_ms = dunning_days * DAY_MS
-        self._payment_fetches = asyncio.Semaphore(MAX_PAYMENT_FETCHES)
+        # Clients can start and abandon any number of claims. The rest of the connections stay free
+        # for checkouts, webhooks and members.
+        self._payment_fetches = asyncio.Semaphore(MAX_CONNECTIONS // 2)
 
     async def close(self) -> None:
         """Close connections to Stripe; idempotent."""
@@ -160,7 +154,7 @@ class StripeBilling(Provider):
                 "(Settings, Billing, Customer portal)"
             )
 
-    async def open_session(self, order: Order) -> CheckoutSession:
+    async def open_session(self, order: Order) -> tuple[str, str, int]:
         """Open a Checkout Session; raise ApiError 400 if Stripe rejects the e-mail address."""
         async with self._limit_time():
             # serve starts even if Stripe is unreachable, so the check at start may not have
@@ -200,12 +194,14 @@ class StripeBilling(Provider):
                 ) from None
             if session.client_reference_id != order.claim_id:
                 raise BillingError(f"Stripe: session {session.id} is of another checkout")
-            return CheckoutSession(session.id, session.url, session.expires_at * 1000)
+            return session.id, session.url, session.expires_at * 1000
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the payment status by a claim's session, its subscription and its charges."""
         async with self._limit_time(), self._payment_fetches:
-            request = self._api.checkout.sessions.retrieve_async(claim.session, EXPAND_PARAMS)
+            request = self._api.checkout.sessions.retrieve_async(
+                claim.session, {"expand": ["line_items", "subscription"]}
+            )
             try:
                 session = await call_stripe(request, Session, claim.session)
             except NotFoundError:
@@ -240,8 +236,7 @@ class StripeBilling(Provider):
             if reason := status.ended_reason or status.due_reason:
                 return HeldPayment(reason)
             # Prefer the address that the buyer confirmed at Stripe over the one typed at checkout.
-            details = session.customer_details
-            email = (details and details.email) or session.customer_email or claim.contact_email
+            email = session.buyer_email or session.customer_email or claim.contact_email
             return SettledPayment(subscription.id, customer, email)
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
@@ -265,7 +260,7 @@ class StripeBilling(Provider):
         async with self._limit_time():
             return (await call_stripe(request, PortalSession)).url
 
-    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
+    async def verify_event(self, payload: bytes, signature: str | None) -> tuple[str, str | None]:
         """Verify a webhook and return its customer; raise ApiError 400 if it is not Stripe's.
 
         The customer is None if the message cannot end a membership.
@@ -273,16 +268,14 @@ class StripeBilling(Provider):
         now_s = self._clock() // 1000
         event, subject = parse_event(payload, signature, self._webhook_secret, now_s)
         if event.livemode != self._is_live:
-            return WebhookEvent(event.id, None)
-        if not event.type.startswith("charge.dispute."):
-            return WebhookEvent(event.id, subject.customer)
+            return event.id, None
         # A dispute names its charge, but no customer.
-        if subject.charge is None:
-            return WebhookEvent(event.id, None)
+        if subject.charge is None or not event.type.startswith("charge.dispute."):
+            return event.id, subject.customer
         request = self._api.charges.retrieve_async(subject.charge)
         async with self._limit_time():
             charge = await call_stripe(request, Charge, subject.charge)
-        return WebhookEvent(event.id, charge.customer)
+        return event.id, charge.customer
 
     @asynccontextmanager
     async def _limit_time(self) -> AsyncIterator[None]:
@@ -321,12 +314,9 @@ class StripeBilling(Provider):
         )
         if price.recurring is None:
             return [*mismatches, "it is not recurring"]
-        expected_recurrence = {
-            "interval": INTERVALS[billing],
-            "interval_count": 1,
-            "usage_type": "licensed",
-        }
-        return mismatches + diff_fields(price.recurring, expected_recurrence)
+        interval = "month" if billing == "monthly" else "year"
+        recurrence = {"interval": interval, "interval_count": 1, "usage_type": "licensed"}
+        return mismatches + diff_fields(price.recurring, recurrence)
 
     def _build_expected_fields(self, billing: Billing, amount_field: str) -> dict[str, object]:
         """Return the expected fields of a price or session; `amount_field` names its cents."""
@@ -342,11 +332,6 @@ def _reject_mismatch(claim: ClaimRow, mismatches: Iterable[str]) -> FailedPaymen
     return FailedPayment(f"does not match the order ({CONTACT_OPERATOR})")
 
 
-PAGE_SIZE = 100  # Stripe's maximum
-# Stripe charges for such a subscription never again. It can leave every other status.
-FINAL_STATUSES = frozenset({"canceled", "incomplete_expired"})
-STOPPED_STATUSES = frozenset({"unpaid", "paused"})
-PAID_STATUSES = frozenset({"active", "trialing"})
 # Cents and longest days of a period, by Stripe's name of the period.
 PERIODS = {"month": (PRICES_USD["monthly"] * 100, 31), "year": (PRICES_USD["yearly"] * 100, 366)}
 # The subscription keeps the price at which the checkout was opened, also if the settings change.
@@ -369,10 +354,10 @@ def judge_subscription(
     after the last paid period.
     """
     state = f"the subscription is {subscription.status.replace('_', ' ')}"
-    if subscription.status in FINAL_STATUSES:
-        return SubscriptionStatus(ended_reason=state, is_final=True)
-    if subscription.status in STOPPED_STATUSES:
-        return SubscriptionStatus(ended_reason=state)
+    # Stripe charges for such a subscription never again. It can leave every other status.
+    is_final = subscription.status in {"canceled", "incomplete_expired"}
+    if is_final or subscription.status in {"unpaid", "paused"}:
+        return SubscriptionStatus(ended_reason=state, is_final=is_final)
     period_days = _find_period_days(subscription, price_ids)
     if period_days is None:
         return SubscriptionStatus(ended_reason="the subscription has another price than the plan")
@@ -382,7 +367,7 @@ def judge_subscription(
         return SubscriptionStatus(ended_reason="the payment was disputed")
     if subscription.pause_collection is not None:
         state = "the collection of payments is paused"
-    elif subscription.status in PAID_STATUSES:
+    elif subscription.status in {"active", "trialing"}:
         # Stripe moved the period from the subscription to its items, of which this one has one.
         ends_s = subscription.cancel_at or subscription.items.data[0].current_period_end
         if subscription.cancel_at is not None or subscription.cancel_at_period_end:
@@ -400,7 +385,7 @@ async def find_last_payment(api: V1Services, customer: str) -> tuple[Charge | No
     # Charges no longer name an invoice, so all charges of the customer count. Each checkout creates
     # its own customer, so they belong to one subscription. Older charges paid for earlier periods:
     # that one of them was refunded does not end a membership whose current period is paid.
-    params: ChargeListParams = {"customer": customer, "limit": PAGE_SIZE}
+    params: ChargeListParams = {"customer": customer, "limit": 100}  # Stripe's maximum
     while True:
         page = await call_stripe(api.charges.list_async(params), Charges)
         for charge in page.data:
@@ -438,9 +423,9 @@ async def _has_lost_dispute(api: V1Services, charge: Charge) -> bool:
     for dispute in disputes.data:
         # Not lost: inquiries ("warning_"), those won, and prevented ones of type "block", which
         # took no money; other kinds of prevention refund the payment.
-        details = dispute.payment_method_details
-        is_blocked = bool(details and details.card and details.card.case_type == "block")
         is_harmless = dispute.status == "won" or dispute.status.startswith("warning_")
-        if not (is_blocked if dispute.status == "prevented" else is_harmless):
+        if dispute.status == "prevented":
+            is_harmless = dispute.card_case_type == "block"
+        if not is_harmless:
             return True
     return False

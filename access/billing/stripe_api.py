@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import anyio
 import httpx2
 import stripe
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from access.billing.provider import BillingError
 from schemas.errors import invalid_parameter_error
@@ -108,12 +108,6 @@ class Subscription(Record):
     pause_collection: dict[str, Any] | None = None
 
 
-class BuyerDetails(Record):
-    """The fields that a buyer filled in at Stripe."""
-
-    email: Text | None = None
-
-
 class Session(Record):
     """A Checkout Session with its line items and its subscription expanded."""
 
@@ -130,7 +124,8 @@ class Session(Record):
     subscription: Subscription | None
     metadata: dict[str, str]
     customer: Reference | None
-    customer_details: BuyerDetails | None = None
+    # What the buyer filled in at Stripe.
+    buyer_email: Text | None = Field(None, validation_alias=AliasPath("customer_details", "email"))
     customer_email: Text | None = None
 
 
@@ -152,18 +147,6 @@ class Charges(Listing[Charge]):
     has_more: bool
 
 
-class DisputedCard(Record):
-    """The card of a disputed charge."""
-
-    case_type: Text | None = None
-
-
-class DisputeDetails(Record):
-    """The payment method of a disputed charge."""
-
-    card: DisputedCard | None = None
-
-
 class Dispute(Record):
     """A dispute or an inquiry about a charge."""
 
@@ -179,7 +162,9 @@ class Dispute(Record):
         "warning_under_review",
         "won",
     ]
-    payment_method_details: DisputeDetails | None = None
+    card_case_type: Text | None = Field(
+        None, validation_alias=AliasPath("payment_method_details", "card", "case_type")
+    )
 
 
 class PortalSession(Record):
@@ -196,19 +181,13 @@ class EventSubject(Record):
     customer: Reference | None = None
 
 
-class EventData(Record):
-    """The part of a webhook that contains its object, an `EventSubject` if the type is handled."""
-
-    object: dict[str, Any]
-
-
 class StripeEvent(Record):
-    """One webhook; its data are as of the time when Stripe sent it."""
+    """One webhook; its object is an `EventSubject` if the type is handled, as it was then."""
 
     id: Text
     type: Text
     livemode: bool
-    data: EventData
+    object: dict[str, Any] = Field(validation_alias=AliasPath("data", "object"))
 
 
 MAX_CONNECTIONS = 100
@@ -280,8 +259,6 @@ class BoundedHttpClient(stripe.HTTPClient):
 
 RecordT = TypeVar("RecordT", bound=Record)
 
-MAX_FACT_CHARS = 80
-
 
 class RefusedError(BillingError):
     """Stripe responded with an error; `param` is the rejected parameter, if there is one."""
@@ -347,7 +324,7 @@ async def call_stripe(
 
 def _shorten(fact: object) -> str:
     """Return a part of a foreign response as one short line for the log."""
-    text = str(fact)[:MAX_FACT_CHARS]
+    text = str(fact)[:80]
     return text if text.isprintable() else ascii(text)
 
 
@@ -405,7 +382,7 @@ def parse_event(
     try:
         event = StripeEvent.model_validate_json(payload)
         is_handled = event.type in EVENT_TYPES
-        return event, EventSubject.model_validate(event.data.object if is_handled else {})
+        return event, EventSubject.model_validate(event.object if is_handled else {})
     except ValueError:
         raise invalid_parameter_error(
             "The body is not a Stripe event: register the endpoint for snapshot events, such as "

@@ -39,15 +39,15 @@ Resolver = Callable[[str], Awaitable[Sequence[str]]]
 
 # IANA's registries of special-purpose addresses, and 168.63.129.16, where Azure serves metadata.
 # The metadata services of the other clouds have link-local, private or shared addresses. The
-# `is_global` of the standard library differs between the releases of Python.
-_SPECIAL_IPV4 = """
+# `is_global` of the standard library differs between the releases of Python. The last line has
+# Teredo and other protocols, documentation, 6to4 (which leads to any IPv4 address), AS112.
+_SPECIAL_NETWORKS = """
 0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12
 192.0.0.0/24 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16
 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3
+2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20
 """
-# Teredo and other protocols, documentation, 6to4 (which leads to any IPv4 address), AS112.
-_SPECIAL_IPV6 = "2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20"
-_SPECIAL_NETWORKS = [ip_network(each) for each in f"{_SPECIAL_IPV4} {_SPECIAL_IPV6}".split()]
+_NOT_PUBLIC = [ip_network(each) for each in _SPECIAL_NETWORKS.split()]
 # IPv4-mapped addresses, NAT64, and local, link-local and multicast ones are outside of it.
 _GLOBAL_UNICAST = ip_network("2000::/3")
 _LOOKUP_THREADS = ThreadPoolExecutor(8, "resolve-host")
@@ -61,7 +61,7 @@ def is_public(address: str) -> bool:
         return False
     if ip.version == 6 and ip not in _GLOBAL_UNICAST:
         return False
-    return not any(ip in network for network in _SPECIAL_NETWORKS)
+    return not any(ip in network for network in _NOT_PUBLIC)
 
 
 async def resolve_host(host: str) -> list[str]:
@@ -73,7 +73,6 @@ async def resolve_host(host: str) -> list[str]:
 
 
 MAX_CLIENT_ID_CHARS = 512
-MAX_PORT = 65_535
 MAX_DOCUMENT_BYTES = 16 * 1024
 TIMEOUT_S = 5.0
 # One address that does not answer leaves time for the next one, such as IPv4 after IPv6.
@@ -83,18 +82,12 @@ MAX_FETCHES = 32
 BUSY_RETRY_S = 5
 MAX_CACHED = 500
 TTL_S, FAILURE_TTL_S = 3600, 60
-CHALLENGE_HEADERS = ("server", "cf-mitigated", "content-type")
-ACCEPTED_CLIENT_IDS = (
-    "an https address with a domain name in lower case and a path, without user name, fragment and "
-    f"dot segments, of at most {MAX_CLIENT_ID_CHARS} ASCII characters"
-)
 _CLIENT_ID_PATTERN = re.compile(
     r"https://(?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*(?::[1-9][0-9]{0,4})?"
     r"/(?!\?)[!$%&'()*+,\-./0-9:;=?@A-Z_a-z~]+"
 )
 # Parsers of addresses also resolve segments with encoded dots.
 _DOT_SEGMENT_PATTERN = re.compile(r"/(?:\.|%2e){1,2}(?:[/?]|\Z)", re.I)
-_JSON_TYPE_PATTERN = re.compile(r"application/(?:[a-z0-9.-]+\+)?json", re.I)
 
 log = structlog.get_logger("oauth")
 
@@ -179,12 +172,10 @@ class ClientDocuments:
                 return _parse_document(client_id, await self._request(url, address))
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 failures.append(f"{address}: {error or type(error).__name__}")
-                continue
             except httpx2.HTTPError as error:
                 reason = "the connection failed"
                 raise _unreachable_error(url.host, reason, type(error).__name__) from None
-        reason = "its server cannot be reached"
-        raise _unreachable_error(url.host, reason, "; ".join(failures))
+        raise _unreachable_error(url.host, "its server cannot be reached", "; ".join(failures))
 
     async def _request(self, url: httpx2.URL, address: str) -> bytes:
         """Return the body of a document, requested from an address that was checked."""
@@ -218,11 +209,12 @@ class ClientDocuments:
             if status in (404, 410):
                 raise _refused_error(f"its server answers with status {status}")
             content_type = headers.get("content-type", "").partition(";")[0].strip()
-            is_json = _JSON_TYPE_PATTERN.fullmatch(content_type) is not None
+            is_json = re.fullmatch(r"application/(?:[a-z0-9.-]+\+)?json", content_type, re.I)
             # A page that only browsers pass, which large hosts show to many data centres.
             if "cf-mitigated" in headers or (not is_json and content_type == "text/html"):
                 reason = f"its server answers with status {status} and a page for browsers"
-                facts = ((name, headers.get(name, "")[:40]) for name in CHALLENGE_HEADERS)
+                names = ("server", "cf-mitigated", "content-type")
+                facts = ((name, headers.get(name, "")[:40]) for name in names)
                 seen = ", ".join(f"{name}: {value!a}" for name, value in facts if value)
                 raise _unreachable_error(url.host, reason, f"challenge page ({seen})")
             if status != 200:
@@ -259,10 +251,13 @@ def parse_client_id(client_id: str) -> httpx2.URL:
         and not _DOT_SEGMENT_PATTERN.search(client_id.partition("?")[0])
     ):
         url = httpx2.URL(client_id)
-        if (url.port or 0) <= MAX_PORT:
+        if (url.port or 0) <= 65_535:
             return url
     raise OAuthClientError(
-        "invalid_client", f"The client id is not acceptable. Accepted is {ACCEPTED_CLIENT_IDS}."
+        "invalid_client",
+        "The client id is not acceptable. Accepted is an https address with a domain name in lower "
+        "case and a path, without user name, fragment and dot segments, of at most "
+        f"{MAX_CLIENT_ID_CHARS} ASCII characters.",
     )
 
 
@@ -340,7 +335,6 @@ MAX_CLIENTS = 10_000
 MAX_DOCUMENTS = MAX_CLIENTS // 2
 UNUSED_MS = HOUR_MS
 FULL_RETRY_S = 600
-GRANT_TYPES = ("authorization_code", "refresh_token")
 # A registration that asks for a shared secret gets `none` instead, which RFC 7591 (section 3.2.1)
 # allows. The program then works as a public client.
 _REPLACED_METHODS = frozenset({"client_secret_basic", "client_secret_post", "none"})
@@ -431,7 +425,7 @@ def describe_registration(client: OAuthClient) -> dict[str, object]:
         "client_id_issued_at": client.created_at // 1000,
         "client_name": client.name,
         "redirect_uris": list(client.redirect_uris),
-        "grant_types": list(GRANT_TYPES),
+        "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": "none",
     }

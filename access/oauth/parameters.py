@@ -21,10 +21,6 @@ RESOURCE_PATH = "/mcp"
 # Longer values are refused, because requests are stored. Hosts put signed JSON of some KB into it.
 MAX_STATE_CHARS = 8192
 
-_CHALLENGE_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
-_VERIFIER_PATTERN = re.compile(r"[A-Za-z0-9._~-]{43,128}", re.ASCII)
-_STATE_PATTERN = re.compile(r"[\x20-\x7e]*", re.ASCII)
-
 
 def can_serve_oauth(base_url: str) -> bool:
     """Return whether an address may carry tokens: https, or http on this machine."""
@@ -64,7 +60,7 @@ def check_challenge(parameters: Mapping[str, str]) -> str:
     if parameters.get("code_challenge_method") != "S256":
         raise OAuthError("invalid_request", "code_challenge_method: must be S256 (PKCE)")
     challenge = parameters.get("code_challenge", "")
-    if not _CHALLENGE_PATTERN.fullmatch(challenge):
+    if not re.fullmatch(r"[A-Za-z0-9_-]{43}", challenge):
         raise OAuthError(
             "invalid_request",
             "code_challenge: must be the SHA-256 of the verifier in base64url, 43 characters",
@@ -74,7 +70,7 @@ def check_challenge(parameters: Mapping[str, str]) -> str:
 
 def check_state(state: str | None) -> str | None:
     """Return the state of an authorization request; OAuthError if it is too long or not ASCII."""
-    if state is None or (len(state) <= MAX_STATE_CHARS and _STATE_PATTERN.fullmatch(state)):
+    if state is None or (len(state) <= MAX_STATE_CHARS and re.fullmatch(r"[\x20-\x7e]*", state)):
         return state
     raise OAuthError(
         "invalid_request",
@@ -84,7 +80,7 @@ def check_state(state: str | None) -> str | None:
 
 def matches_challenge(verifier: str, challenge: str) -> bool:
     """Return whether a PKCE verifier is the one that a challenge was made of."""
-    if not _VERIFIER_PATTERN.fullmatch(verifier):
+    if not re.fullmatch(r"[A-Za-z0-9._~-]{43,128}", verifier):
         return False
     digest = urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=")
     return compare_digest(digest, challenge.encode())
@@ -135,7 +131,6 @@ class UnreachableDocumentError(OAuthClientError):
 
 MAX_REDIRECT_URIS = 10
 MAX_NAME_CHARS = 80
-UNNAMED = "Unnamed program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +155,14 @@ def parse_client_metadata(data: object) -> ClientMetadata:
         if (offered := _read_texts(data, field)) and needed not in offered:
             raise _metadata_error(f"{field} must include {needed}, the only one that is supported")
     uris = _read_texts(data, "redirect_uris")
-    problem = ""
-    if not 1 <= len(uris) <= MAX_REDIRECT_URIS:
+    is_count_valid = 1 <= len(uris) <= MAX_REDIRECT_URIS
+    bad = [
+        number for number, uri in enumerate(uris, 1) if is_count_valid and not is_redirect_uri(uri)
+    ]
+    if not is_count_valid or bad:
         problem = f"redirect_uris must list 1 to {MAX_REDIRECT_URIS} addresses"
-    for number, uri in enumerate(uris, 1):
-        if not problem and not is_redirect_uri(uri):
-            problem = f"Entry {number} of redirect_uris is not accepted"
-    if problem:
+        if bad:
+            problem = f"Entry {bad[0]} of redirect_uris is not accepted"
         raise OAuthClientError(
             "invalid_redirect_uri", f"{problem}. Accepted is {ACCEPTED_REDIRECTS}."
         )
@@ -185,7 +181,7 @@ def clean_name(text: str) -> str:
     # include control characters, line ends, and the marks that reverse the direction of text.
     characters = unicodedata.normalize("NFC", text[: MAX_NAME_CHARS * 4])
     words = "".join(each if each.isprintable() else " " for each in characters).split()
-    return " ".join(words)[:MAX_NAME_CHARS].rstrip() or UNNAMED
+    return " ".join(words)[:MAX_NAME_CHARS].rstrip() or "Unnamed program"
 
 
 def _read_text(data: Mapping[str, Any], field: str) -> str | None:

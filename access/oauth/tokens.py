@@ -230,9 +230,15 @@ class AccessTokens:
     async def find_key_hash(self, token: bytes) -> bytes:
         """Return the hash of a token's key; ApiError 401 if the token is unknown or expired."""
         token_hash = sha256(token).digest()
-        row = self._rows.get(token_hash) or await self._load(token_hash)
+        row = self._rows.get(token_hash)
         if row is None:
-            raise invalid_key_error("The access token is unknown: connect again.")
+            row = await self._store.oauth.find_access_token(token_hash)
+            if row is None or row.resource != self._resource:
+                raise invalid_key_error("The access token is unknown: connect again.")
+            # A dict keeps insertion order, so the first row is the oldest.
+            if len(self._rows) >= MAX_CACHED_TOKENS:
+                self._rows.pop(next(iter(self._rows)))
+            self._rows[token_hash] = row
         if row.expires_at <= self._clock():
             raise invalid_key_error("The access token has expired: refresh it.")
         return row.key_hash
@@ -240,13 +246,3 @@ class AccessTokens:
     async def is_live(self, key_hash: bytes) -> bool:
         """Return whether a key exists and is neither revoked nor expired."""
         return await self._store.oauth.is_key_live(key_hash, self._clock())
-
-    async def _load(self, token_hash: bytes) -> AccessTokenRow | None:
-        row = await self._store.oauth.find_access_token(token_hash)
-        if row is None or row.resource != self._resource:
-            return None
-        # A dict keeps insertion order, so the first row is the oldest.
-        if len(self._rows) >= MAX_CACHED_TOKENS:
-            self._rows.pop(next(iter(self._rows)))
-        self._rows[token_hash] = row
-        return row

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from access.call_log import CALLS_KEPT_PER_KEY
-from access.keys import OperatorKeys
+from access.keys import create_operator_key, generate_key, hash_key
 from access.mail import find_mails
 from access.sign_in import LINK_MINUTES, create_owner_link
 from schemas.errors import ArgumentsError
@@ -41,7 +41,7 @@ async def create_key(
     """Create a key and print it, with nothing else on standard output."""
     async with open_access_store(settings) as store:
         try:
-            print(await OperatorKeys(store, clock).create(label, expires_at))
+            print(await create_operator_key(store, clock(), label, expires_at))
         except ValueError as error:
             raise ArgumentsError(str(error)) from None
     return 0
@@ -90,8 +90,9 @@ def _print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 async def rotate_key(settings: Settings, clock: Clock, key_id: int, overlap_ms: int) -> int:
     """Replace a key and print its successor; StoreError if the key cannot be rotated."""
     async with open_access_store(settings) as store:
-        api_key = await OperatorKeys(store, clock).rotate(key_id, overlap_ms)
-    if api_key is None:
+        api_key, now = generate_key(), clock()
+        successor = await store.rotate_key(key_id, hash_key(api_key), now, now + overlap_ms)
+    if successor is None:
         raise StoreError(
             f"there is no key {key_id} that works and has not been rotated: see `signals keys list`"
         )
@@ -113,7 +114,7 @@ async def revoke_key(settings: Settings, clock: Clock, key_id: int) -> int:
     """Revoke a key; StoreError if there is no key with this id."""
     async with open_access_store(settings) as store:
         found = {key.id: key for key in await store.list_keys()}
-        if not await OperatorKeys(store, clock).revoke(key_id):
+        if not await store.revoke_key(key_id, clock()):
             raise StoreError(f"there is no key {key_id}: see `signals keys list` for the ids")
     key, label = found[key_id], escape_unprintable(found[key_id].label or "")
     if key.revoked_at is not None:

@@ -17,7 +17,7 @@ from socket import socket
 import structlog
 
 from access.call_log import CallLog
-from access.keys import OperatorKeys
+from access.keys import create_operator_key
 from access.sign_in import LINK_MINUTES, create_owner_link
 from rest_shim.endpoints import CALL_NAMES
 from rest_shim.manifest import build_manifest
@@ -222,9 +222,8 @@ async def build_welcome(settings: Settings, resources: Resources, clock: Clock) 
     pages = f"Sign in to the pages as owner:\n  {program} sign-in"
     # Only on a local service with a terminal: a log file would keep key and link in clear.
     if is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty():
-        keys = OperatorKeys(resources.access, clock)
-        if not await keys.list():
-            api_key = await keys.create("first start")
+        if not await resources.access.list_keys():
+            api_key = await create_operator_key(resources.access, clock(), "first start")
             key = f"Your API key, shown only once:\n  export SIGNALS_API_KEY={api_key}"
         link = await create_owner_link(resources.access, clock, settings.address)
         pages = (

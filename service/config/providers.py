@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
-from access.billing.provider import PRICES_USD, BillingError, BillingSetupError, Provider
-from access.billing.sandbox import NoBilling, SandboxBilling
+from access.billing.provider import (
+    PRICES_USD,
+    BillingError,
+    BillingSetupError,
+    NoBilling,
+    Provider,
+    SandboxBilling,
+)
 from access.mail import Mailer, Outbox, SmtpMailer, SmtpServer
 from schemas.vocabulary import Billing, Clock
 from service.config.settings import PREFIX, STRIPE_PREFIX, Settings, SettingsError, find_proxy

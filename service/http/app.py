@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import SandboxBilling
 from access.call_log import CallLog
 from access.contact import AccessRequests, normalize_email
 from access.keys import QuotaGuard
@@ -66,9 +66,8 @@ from web.docs import build_docs_routes
 from web.feed_pages import build_log_routes, build_view_routes
 from web.operations import Doctor, build_operations_routes
 from web.pages import Site, build_refusal_renderer, build_static_routes
-from web.pending_requests import PendingRequests
 from web.sessions import HOME_PATH as API_ACCESS_PATH
-from web.sessions import Sessions, SignInPages
+from web.sessions import PendingRequests, Sessions, SignInPages
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
 # pages for people are not among them, because their forms contain tokens.
@@ -214,7 +213,7 @@ def create_app(
 
     # The pages.
     pending = PendingRequests(authorizations, base_url)
-    own = OwnPurchases(sales.find_opened, pending, base_url)
+    own = OwnPurchases(sales, pending, base_url)
     # The sandbox's pay page; or the pages that Stripe sends buyers back to, and what it reports to.
     processor_routes = list[Route]()
     if isinstance(provider, SandboxBilling):
@@ -246,8 +245,8 @@ def create_app(
         consent_routes = ConsentPages(
             authorizations, pending, sessions, member_keys, billing, purchases, context, owner_uid
         ).build_routes(runner)
-    buy_pages = BuyPages(purchases, own, claims.fetch_payment, sessions, sign_in, context)
-    sign_in_pages = SignInPages(sign_in, sessions, pending, outbox, context.sells_keys)
+    buy_pages = BuyPages(purchases, own, claims, sessions, sign_in, context)
+    sign_in_pages = SignInPages(sign_in, sessions, pending, outbox)
     # A board without a column of prices has none for visitors either.
     sample_prices = sample.context.prices if shows_prices else None
     sample_board = sample.with_context(sample.context._replace(prices=sample_prices))

@@ -5,6 +5,7 @@ import re
 import resource
 import stat
 from email import message_from_bytes
+from email.message import EmailMessage
 from email.policy import SMTPUTF8
 from pathlib import Path
 
@@ -27,8 +28,9 @@ pytestmark = pytest.mark.clause("dashboard")
 OUTBOX_SENDER = "signals@localhost"
 
 
-def list_mails(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
+def read_mails(folder: Path) -> list[EmailMessage]:
+    files = sorted(folder.iterdir())
+    return [message_from_bytes(file.read_bytes(), policy=SMTPUTF8) for file in files]
 
 
 async def test_a_mail_becomes_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
@@ -37,30 +39,25 @@ async def test_a_mail_becomes_a_file_that_only_its_owner_can_read(tmp_path: Path
     assert await outbox.check() == f"written to {folder}, not sent"
     assert not folder.exists()
     await outbox.send(build_mail("jörg@example.com", "Sign in", "the link", NOON))
-    (file,) = list_mails(folder)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    mail = message_from_bytes(file.read_bytes(), policy=SMTPUTF8)
+    (file,) = folder.iterdir()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, folder)] == [0o600, 0o700]
+    (mail,) = read_mails(folder)
     assert (mail["From"], mail["To"]) == (OUTBOX_SENDER, "jörg@example.com")
     assert mail["Date"] == "Wed, 30 Sep 2026 12:03:00 +0000"
     assert mail.get_content().strip() == "the link"
 
 
-async def test_files_sort_in_the_order_of_sending(tmp_path: Path) -> None:
-    outbox = Outbox(tmp_path, OUTBOX_SENDER)
-    for number in range(12):
-        await outbox.send(build_mail("a@example.com", str(number), "text", NOON))
-    sent = [message_from_bytes(file.read_bytes()) for file in list_mails(tmp_path)]
-    subjects = [mail["Subject"] for mail in sent]
-    assert subjects == [str(number) for number in range(12)]
-
-
-async def test_concurrent_mails_do_not_replace_each_other(tmp_path: Path) -> None:
+async def test_files_sort_in_the_order_of_sending_and_concurrent_ones_replace_none(
+    tmp_path: Path,
+) -> None:
     boxes = [Outbox(tmp_path, OUTBOX_SENDER) for _ in range(4)]
+    for number in range(12):
+        await boxes[0].send(build_mail("a@example.com", f"{number}", "text", NOON))
+    assert [mail["Subject"] for mail in read_mails(tmp_path)] == [str(n) for n in range(12)]
     await asyncio.gather(
         *(box.send(build_mail("a@example.com", "s", "text", NOON)) for box in boxes * 3)
     )
-    assert len(list_mails(tmp_path)) == 12
+    assert len(read_mails(tmp_path)) == 24
 
 
 async def test_a_failing_folder_is_named_without_the_recipient(tmp_path: Path) -> None:
@@ -81,7 +78,7 @@ async def test_a_mail_that_is_written_in_part_is_deleted(tmp_path: Path) -> None
             await outbox.send(build_mail("a@example.com", "s", "text", NOON))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list_mails(tmp_path) == []
+    assert read_mails(tmp_path) == []
 
 
 SENDER, MEMBER = "keys@mail.example", "member@example.com"
@@ -96,15 +93,13 @@ async def send(
     await mailer.send(build_mail(address, "Sign in", f"Follow\n\n{LINK}\n", NOON))
 
 
-async def get_failure(url: str, timeout_s: float = 10) -> str:
+async def get_failure(url: str, timeout_s: float = 10) -> MailError:
     """Return the error of sending a mail; assert that it quotes nothing of the mail."""
     with pytest.raises(MailError) as failed:
         await send(url, timeout_s=timeout_s)
-    message = str(failed.value)
-    assert not [secret for secret in SECRETS if secret in message]
+    assert not [secret for secret in (*SECRETS, "\n") if secret in str(failed.value)]
     assert failed.value.__cause__ is None
-    assert "\n" not in message
-    return message
+    return failed.value
 
 
 @pytest.fixture
@@ -142,17 +137,17 @@ async def test_an_untrusted_certificate_ends_the_session_before_the_login(
     speaks_tls: bool,
 ) -> None:
     async with run_smtp_double(speaks_tls=speaks_tls) as server:
-        assert "certificate" in await get_failure(server.url(REMOTE))
+        assert "certificate" in str(await get_failure(server.url(REMOTE)))
     assert server.received == []
     assert not [line for line in server.commands if line.startswith("AUTH")]
 
 
 async def test_without_starttls_no_password_goes_to_another_machine() -> None:
     async with run_smtp_double(offers_starttls=False) as server:
-        assert "does not offer STARTTLS" in await get_failure(server.url(REMOTE))
+        assert "does not offer STARTTLS" in str(await get_failure(server.url(REMOTE)))
         assert not [line for line in server.commands if line.startswith("AUTH")]
         plain = server.url(REMOTE, login="")
-        assert "SIGNALS_SMTP_UNENCRYPTED=1" in await get_failure(plain)
+        assert "SIGNALS_SMTP_UNENCRYPTED=1" in str(await get_failure(plain))
         assert not [line for line in server.commands if line.startswith("MAIL")]
         await send(plain, allows_plain=True)
         with pytest.raises(MailError, match="so the password would be sent"):
@@ -163,84 +158,53 @@ async def test_without_starttls_no_password_goes_to_another_machine() -> None:
 async def test_a_wrong_password_is_reported_only_by_its_setting() -> None:
     async with run_smtp_double() as server:
         message = await get_failure(server.url(login="me:other@"))
-    assert message == (
+    assert str(message) == (
         f"{LOCAL}:{server.port} rejects the user or password in SIGNALS_SMTP_URL (SMTP 535)"
     )
 
 
 @pytest.mark.parametrize(
-    ("verb", "answer", "why"),
+    ("verb", "answer", "why", "kind"),
     [
-        ("EHLO", "550 go away", "rejects the request (SMTP 5"),
-        ("AUTH", "", "closed the connection"),
-        ("MAIL", f"550 not you, {USER}", "rejects the sender, SIGNALS_MAIL_FROM (SMTP 550)"),
-        ("RCPT", f"550 no such {MEMBER}", "rejects the recipient"),
-        ("DATA", f"554 no spam {MEMBER}", "rejects the request (SMTP 554)"),
-        ("DATA", "", "closed the connection"),
-        ("MAIL", "what?", "rejects the request"),
-        ("AUTH", "what?", "rejects the request"),
+        ("EHLO", "550 go away", "rejects the request (SMTP 5", ""),
+        ("AUTH", "", "closed the connection", "temporary"),
+        ("MAIL", f"550 not you, {USER}", "rejects the sender, SIGNALS_MAIL_FROM (SMTP 550)", ""),
+        ("RCPT", f"550 no such {MEMBER}", "rejects the recipient (SMTP 550)", "mailbox"),
+        ("DATA", f"554 no spam {MEMBER}", "rejects the request (SMTP 554)", ""),
+        ("DATA", "", "closed the connection", "temporary"),
+        ("MAIL", "what?", "rejects the request", ""),
+        ("AUTH", "what?", "rejects the request", ""),
+        *(
+            (verb, f"{code} come back", f"refuses the mail for now (SMTP {code})", "temporary")
+            for verb, code in (
+                *(("MAIL", 451), ("RCPT", 450), ("RCPT", 451), ("DATA", 452)),
+                *(("AUTH", 454), ("STARTTLS", 454), ("EHLO", 421)),
+            )
+        ),
+        ("AUTH", "535 no", "(SMTP 535)", ""),
+        # One closed mailbox is told from a server that refuses all.
+        ("RCPT", "550 5.1.1 no such user", "(SMTP 550)", "mailbox"),
+        ("RCPT", "552 5.2.2 mailbox full", "(SMTP 552)", "mailbox"),
+        ("RCPT", "550 5.7.1 relaying denied", "(SMTP 550)", ""),
+        ("RCPT", "554 access denied", "(SMTP 554)", ""),
     ],
 )
-async def test_the_words_of_the_server_are_not_repeated(verb: str, answer: str, why: str) -> None:
+async def test_a_refusal_says_whom_it_concerns_and_not_the_words_of_the_server(
+    verb: str, answer: str, why: str, kind: str
+) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
-        assert why in await get_failure(server.url())
+        failure = await get_failure(server.url())
+    assert why in str(failure)
+    assert (failure.is_temporary, failure.is_mailbox) == (kind == "temporary", kind == "mailbox")
     assert server.received == []
-
-
-@pytest.mark.parametrize(
-    ("verb", "code", "is_temporary"),
-    [
-        ("MAIL", 451, True),
-        ("RCPT", 450, True),
-        ("RCPT", 451, True),
-        ("RCPT", 550, False),
-        ("DATA", 452, True),
-        ("DATA", 554, False),
-        ("AUTH", 454, True),
-        ("AUTH", 535, False),
-        ("STARTTLS", 454, True),
-        ("EHLO", 421, True),
-    ],
-)
-async def test_a_refusal_has_its_code_and_says_whether_it_may_pass(
-    verb: str, code: int, is_temporary: bool
-) -> None:
-    async with run_smtp_double() as server:
-        answer = f"{code} come back"
-        server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
-        with pytest.raises(MailError) as failed:
-            await send(server.url())
-    assert failed.value.is_temporary is is_temporary
-    assert f"(SMTP {code})" in str(failed.value)
-    assert ("for now" in str(failed.value)) is is_temporary
-    assert failed.value.is_mailbox is ((verb, code) == ("RCPT", 550))
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_mailbox"),
-    [
-        ("550 5.1.1 no such user", True),
-        ("552 5.2.2 mailbox full", True),
-        ("550 5.7.1 relaying denied", False),
-        ("554 access denied", False),
-    ],
-)
-async def test_one_closed_mailbox_is_told_from_a_server_that_refuses_all(
-    answer: str, is_mailbox: bool
-) -> None:
-    async with run_smtp_double() as server:
-        server.answers = {"RCPT": answer}
-        with pytest.raises(MailError) as failed:
-            await send(server.url())
-    assert failed.value.is_mailbox is is_mailbox
 
 
 @pytest.mark.parametrize("verb", ["EHLO", "AUTH", "DATA"])
 async def test_a_silent_server_is_given_up_after_the_timeout(verb: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: None}
-        assert "does not respond in time" in await get_failure(server.url(), timeout_s=0.2)
+        assert "does not respond in time" in str(await get_failure(server.url(), timeout_s=0.2))
 
 
 async def test_an_accepted_mail_stays_sent_if_the_session_ends_badly() -> None:
@@ -254,7 +218,7 @@ async def test_an_accepted_mail_stays_sent_if_the_session_ends_badly() -> None:
 async def test_an_unreachable_server_is_named() -> None:
     async with run_smtp_double() as server:
         pass
-    assert await get_failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
+    assert str(await get_failure(server.url())) == f"{LOCAL}:{server.port} cannot be reached"
 
 
 async def test_a_check_logs_in_and_sends_nothing() -> None:
@@ -276,21 +240,22 @@ def test_an_address_adds_no_header(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["a@example.com, b@evil.example", "<b@evil.example> a@mail.example"]
+    "address",
+    [
+        *("a@example.com, b@evil.example", "<b@evil.example> a@mail.example"),
+        "jörg@bücher.example",
+    ],
 )
-async def test_an_address_with_special_characters_is_one_recipient(address: str) -> None:
+async def test_an_address_with_special_characters_or_other_letters_is_one_recipient(
+    address: str,
+) -> None:
     async with run_smtp_double() as server:
         await send(server.url(), address)
-    assert len(server.received[0].recipients) == 1
-    assert server.received[0].recipients != ["b@evil.example"]
-
-
-async def test_an_address_of_other_letters_arrives_as_it_is() -> None:
-    async with run_smtp_double() as server:
-        await send(server.url(), "jörg@bücher.example")
     (got,) = server.received
-    assert got.recipients == ["jörg@bücher.example"]
-    assert got.mail["To"] == "jörg@bücher.example"
+    assert len(got.recipients) == 1
+    assert got.recipients != ["b@evil.example"]
+    if "ö" in address:
+        assert [*got.recipients, got.mail["To"]] == [address, address]
 
 
 @pytest.mark.parametrize(
@@ -299,11 +264,12 @@ async def test_an_address_of_other_letters_arrives_as_it_is() -> None:
         ("smtp://mail.example", SmtpServer("mail.example", 587)),
         ("smtps://mail.example", SmtpServer("mail.example", 465, has_tls=True)),
         ("smtp://a%40b:c%2Fd@[::1]:25/", SmtpServer("::1", 25, user="a@b", password="c/d")),
+        (SmtpDouble(port=25).url(), SmtpServer(LOCAL, 25, user=USER, password=PASSWORD)),
     ],
 )
 def test_an_address_of_a_server_is_read(url: str, expected: SmtpServer) -> None:
     assert SmtpServer.parse(url) == expected
-    assert "c/d" not in repr(SmtpServer.parse(url))
+    assert not expected.password or expected.password not in repr(SmtpServer.parse(url))
 
 
 @pytest.mark.parametrize(
@@ -327,8 +293,3 @@ def test_an_invalid_server_address_is_refused_without_quoting_it(url: str) -> No
     with pytest.raises(ValueError, match=r"^expected smtp://\[USER:PASSWORD@\]HOST") as refused:
         SmtpServer.parse(url)
     assert "hid" not in str(refused.value)
-
-
-def test_the_test_servers_url_is_a_valid_setting() -> None:
-    server = SmtpServer.parse(SmtpDouble(port=25).url())
-    assert (server.user, server.password) == (USER, PASSWORD)

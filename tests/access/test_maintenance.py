@@ -9,17 +9,23 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from access.billing.provider import BillingError, Provider, SubscriptionStatus
-from access.billing.sandbox import NoBilling, SandboxBilling
+from access.billing.provider import (
+    NoBilling,
+    Provider,
+    SandboxBilling,
+    SubscriptionStatus,
+)
 from access.keys import hash_key
 from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
-from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
+from store.access_rows import MembershipRow, RetentionCutoffs
 from store.sql.access_store import AccessStore
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble
+from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import ManualClock, RunningService, break_usage_counting
 from tests.support.sandbox_shop import Purchase, StripeShop
+from tests.support.sandbox_shop import shop as shop
 from tests.support.signals_command import drop_requests
 
 pytestmark = pytest.mark.clause("sales")
@@ -39,12 +45,16 @@ async def run_maintenance(
     until: int,
     on_sleep: Callable[[], object] = lambda: None,
 ) -> list[tuple[int, str]]:
-    """Run maintenance up to a time; return the times and names of its log events."""
+    """Run maintenance up to a time; return the times and names of its log events.
+
+    No line has an e-mail address.
+    """
     lines: list[tuple[int, str]] = []
 
     async def sleep(seconds: float) -> None:
         assert 0 < seconds <= 60
         lines.extend((clock.now, line["event"]) for line in logged)
+        assert "@" not in str(logged)
         logged.clear()
         on_sleep()
         if clock.now >= until:
@@ -89,14 +99,10 @@ async def test_a_missed_webhook_is_made_up_for(shop: StripeShop) -> None:
     ]
     keys = (kept.api_key, canceled.api_key, refunded.api_key)
     assert [await shop.status(key) for key in keys] == [200, 403, 403]
-
-
-async def test_an_ended_membership_is_not_checked_again(shop: StripeShop) -> None:
-    shop.stripe.cancel_subscription((await shop.buy()).subscription)
-    await run_round(shop)
     count_before = len(shop.stripe.requests)
     await run_round(shop)
-    assert len(shop.stripe.requests) == count_before
+    # The subscription and the charges of the two others: one that has ended is not checked again.
+    assert len(shop.stripe.requests) == count_before + 4
 
 
 @pytest.mark.prove
@@ -121,36 +127,23 @@ async def test_a_failed_check_stops_no_other_and_is_repeated_in_an_hour(
 
 async def test_a_subscription_unknown_to_stripe_is_checked_once_a_day(shop: StripeShop) -> None:
     bought = await shop.buy()
-    del shop.stripe.books.objects[bought.subscription]
+    del shop.stripe.objects[bought.subscription]
     start = shop.clock.now
     lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
     assert lines == [(start, "subscription_unknown"), (start, "maintenance_done")]
     assert await shop.status(bought.api_key) == 200
 
 
-async def add_member(store: AccessStore, member: MembershipRow, name: str) -> None:
-    claim = ClaimRow(
-        id=name,
-        token_hash=hash_key(name),
-        provider=member.provider,
-        mode=member.mode,
-        session=name,
-        contact_email=member.contact_email,
-        billing=member.billing,
-        agent_name=None,
-        created_at=0,
-        expires_at=0,
-    )
-    await store.create_claim(claim)
-    assert await store.redeem_claim(claim, member, hash_key(f"key of {name}"), 1)
-
-
 async def test_memberships_of_other_modes_and_providers_are_not_checked(shop: StripeShop) -> None:
     bought: Purchase = await shop.buy()
     access = shop.served.access
-    member = (await access.list_open_memberships("stripe"))[0].row
-    await add_member(access, replace(member, mode="live", subscription="sub_live"), "live")
-    await add_member(access, replace(member, provider="sandbox", subscription="sb_1"), "sandbox")
+    for changed in (
+        {"subscription": "live", "mode": "live"},
+        {"subscription": "sandbox", "mode": "test", "provider": "sandbox"},
+    ):
+        claim = replace(CLAIM, id=changed["subscription"], token_hash=hash_key(str(changed)))
+        await access.create_claim(claim)
+        assert await access.redeem_claim(claim, replace(MEMBER, **changed), claim.token_hash, 1)
     count_before = len(shop.stripe.requests)
     assert await run_round(shop) == ["maintenance_done"]
     assert [request.path for request in shop.stripe.requests[count_before:]] == [
@@ -163,6 +156,7 @@ class Breaking(NoBilling):
     """A Provider with a bug."""
 
     name = "stripe"
+    mode = "test"
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         raise RuntimeError(member.contact_email)
@@ -170,18 +164,8 @@ class Breaking(NoBilling):
 
 async def test_a_bug_in_a_provider_stops_no_round_and_logs_no_address(shop: StripeShop) -> None:
     await shop.buy()
-    provider = Breaking()
-    provider.mode = "test"
-    with capture_logs(processors=[drop_requests]) as lines:
-
-        async def sleep(seconds: float) -> None:
-            raise OverError
-
-        with pytest.raises(OverError):
-            await MaintenanceJob(shop.served.access, provider, shop.clock, sleep).run()
-    assert [line["event"] for line in lines] == ["reconcile_failed", "maintenance_done"]
-    assert lines[0]["failure"] == "RuntimeError"
-    assert "agent@example.com" not in str(lines)
+    lines = await run_maintenance(shop.served.access, Breaking(), shop.clock, shop.clock.now)
+    assert [event for _, event in lines] == ["reconcile_failed", "maintenance_done"]
 
 
 async def test_a_failed_round_is_repeated_in_an_hour(shop: StripeShop) -> None:
@@ -192,15 +176,6 @@ async def test_a_failed_round_is_repeated_in_an_hour(shop: StripeShop) -> None:
             access, shop.billing, shop.clock, start + 2 * HOUR_MS, on_sleep=broken.close
         )
     assert lines == [(start, "maintenance_failed"), (start + HOUR_MS, "maintenance_done")]
-
-
-async def test_with_billing_off_the_store_is_still_pruned(served: RunningService) -> None:
-    provider = NoBilling()
-    with pytest.raises(BillingError):
-        await provider.fetch_status(MembershipRow("off", "test", "s", "c", "e", "monthly", 0))
-    await served.access.mark_event_handled("evt_1", served.clock.now - 31 * DAY_MS)
-    await run_maintenance(served.access, provider, served.clock, served.clock.now)
-    assert not await served.access.is_event_handled("evt_1")
 
 
 async def test_a_clock_set_back_stops_no_round(served: RunningService) -> None:
@@ -248,7 +223,7 @@ async def test_only_checkouts_that_the_processor_calls_unpaid_are_deleted(
     for opened in (paid, ended):
         stripe.pay(opened.session)
     stripe.expire(expired.session)
-    del stripe.books.objects[unknown.session]
+    del stripe.objects[unknown.session]
     stripe.cancel_subscription(stripe.subscription_of(ended.session))
     shop.clock.now += 92 * DAY_MS
     await run_round(shop)
@@ -305,11 +280,7 @@ async def test_a_paid_checkout_of_the_sandbox_outlives_a_wrong_clock(
         answer = (await served.client.post("/api/v1/access/checkout", json=sent)).json()
         tokens.append(answer["claim_token"])
         if name == "paid":
-            session = await provider.store.find_sandbox_session(
-                answer["checkout_url"].rpartition("/")[2]
-            )
-            assert session is not None
-            await provider.settle(session, "paid")
+            await served.client.post(answer["checkout_url"], data={"action": "pay"})
     served.clock.now += 92 * DAY_MS
     await run_maintenance(served.access, provider, served.clock, served.clock.now)
     served.clock.now -= 92 * DAY_MS
@@ -317,97 +288,64 @@ async def test_a_paid_checkout_of_the_sandbox_outlives_a_wrong_clock(
         await served.client.post("/api/v1/access/claim", json={"claim_token": token})
         for token in tokens
     ]
-    assert claims[0].json()["status"] == "active"
-    assert claims[1].status_code == 404
+    assert (claims[0].json()["status"], claims[1].status_code) == ("active", 404)
 
 
-async def test_old_rows_are_deleted_and_young_ones_kept(served: RunningService) -> None:
-    now = served.clock.now
-    await served.access.mark_event_handled("evt_old", now - 30 * DAY_MS - 1)
-    await served.access.mark_event_handled("evt_young", now - 30 * DAY_MS)
-    provider = SandboxBilling(served.access, served.clock, served.base_url)
-    await run_maintenance(served.access, provider, served.clock, now)
-    assert not await served.access.is_event_handled("evt_old")
-    assert await served.access.is_event_handled("evt_young")
+@pytest.mark.parametrize("is_billed", [True, False])
+async def test_old_rows_are_deleted_and_young_ones_kept_whether_billing_is_on_or_off(
+    served: RunningService, is_billed: bool
+) -> None:
+    access, now = served.access, served.clock.now
+    for name, age_ms in (("evt_old", 30 * DAY_MS + 1), ("evt_young", 30 * DAY_MS)):
+        await access.mark_event_handled(name, now - age_ms)
+    sandbox = SandboxBilling(access, served.clock, served.base_url)
+    await run_maintenance(access, sandbox if is_billed else NoBilling(), served.clock, now)
+    handled = [await access.is_event_handled(name) for name in ("evt_old", "evt_young")]
+    assert handled == [False, True]
 
 
-Happening = Callable[[StripeDouble, Purchase], Object]
-
-
-def deleted(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.cancel_subscription(bought.subscription)
-
-
-def unpaid(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.set_status(bought.subscription, "unpaid")
-
-
-def paused(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.set_status(bought.subscription, "paused")
-
-
-def past_due(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.set_status(bought.subscription, "past_due")
-
-
-def refunded(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.refund(bought.charge)
-
-
-def partly_refunded(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.refund(bought.charge, 128_99)
-
-
-def refunded_in_parts(stripe: StripeDouble, bought: Purchase) -> Object:
-    stripe.refund(bought.charge, 100_00)
-    return stripe.refund(bought.charge, 29_00)
-
-
-def disputed(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.dispute(bought.charge)
-
-
-def lost(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.dispute(bought.charge, "lost")
-
-
-def inquired(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.dispute(bought.charge, "warning_needs_response", "inquiry")
-
-
-def won(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.dispute(bought.charge, "won")
-
-
-def blocked(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.dispute(bought.charge, "prevented", "block")
-
-
-def resolved(stripe: StripeDouble, bought: Purchase) -> Object:
-    return stripe.dispute(bought.charge, "prevented", "resolution")
+# What happens to a purchase at Stripe, by name; each returns the event that tells of it.
+HAPPENINGS: dict[str, Callable[[StripeDouble, Purchase], Object]] = {
+    **{
+        status: lambda stripe, bought, status=status: stripe.set_status(bought.subscription, status)
+        for status in ("canceled", "unpaid", "paused", "past_due")
+    },
+    "refunded": lambda stripe, bought: stripe.refund(bought.charge),
+    "partly refunded": lambda stripe, bought: stripe.refund(bought.charge, 128_99),
+    "refunded in parts": lambda stripe, bought: [
+        stripe.refund(bought.charge, cents) for cents in (100_00, 29_00)
+    ][-1],
+    **{
+        status: lambda stripe, bought, status=status: stripe.dispute(bought.charge, *status.split())
+        for status in (
+            *("needs_response", "lost", "warning_needs_response inquiry", "won"),
+            *("prevented block", "prevented resolution"),
+        )
+    },
+}
 
 
 @pytest.mark.clause("3.5.5", "5.27")
 @pytest.mark.parametrize(
     ("happen", "why"),
     [
-        (deleted, "the subscription is canceled"),
-        (unpaid, "the subscription is unpaid"),
-        (paused, "the subscription is paused"),
-        (refunded, "the payment was refunded in full"),
-        (refunded_in_parts, "the payment was refunded in full"),
-        (disputed, "the payment was disputed"),
-        (lost, "the payment was disputed"),
-        (resolved, "the payment was disputed"),
+        ("canceled", "the subscription is canceled"),
+        ("unpaid", "the subscription is unpaid"),
+        ("paused", "the subscription is paused"),
+        ("refunded", "the payment was refunded in full"),
+        ("refunded in parts", "the payment was refunded in full"),
+        ("needs_response", "the payment was disputed"),
+        ("lost", "the payment was disputed"),
+        ("prevented resolution", "the payment was disputed"),
     ],
 )
 async def test_an_event_that_ends_a_purchase_revokes_its_key_at_once(
-    shop: StripeShop, happen: Happening, why: str
+    shop: StripeShop, happen: str, why: str
 ) -> None:
     bought = await shop.buy()
     other = await shop.buy()
     with capture_logs(processors=[drop_requests]) as lines:
-        answer = await shop.send_event(happen(shop.stripe, bought))
+        answer = await shop.send_event(HAPPENINGS[happen](shop.stripe, bought))
     assert (answer.status_code, answer.json()) == (200, {"received": True})
     assert lines == [
         {
@@ -423,22 +361,23 @@ async def test_an_event_that_ends_a_purchase_revokes_its_key_at_once(
 
 
 @pytest.mark.clause("3.5.5")
-@pytest.mark.parametrize("happen", [past_due, partly_refunded, inquired, won, blocked])
-async def test_an_event_that_ends_no_purchase_revokes_no_key(
-    shop: StripeShop, happen: Happening
+@pytest.mark.parametrize(
+    "happen",
+    [
+        *("past_due", "partly refunded", "won", "prevented block", "a lie"),
+        "warning_needs_response inquiry",
+    ],
+)
+async def test_an_event_that_ends_no_purchase_or_contradicts_stripe_revokes_no_key(
+    shop: StripeShop, happen: str
 ) -> None:
     bought = await shop.buy()
-    assert (await shop.send_event(happen(shop.stripe, bought))).status_code == 200
-    assert await shop.status(bought.api_key) == 200
-
-
-async def test_an_event_that_contradicts_stripe_changes_nothing(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    subscription = shop.stripe.books.objects[bought.subscription]
-    lie = shop.stripe.books.add_event(
-        "customer.subscription.deleted", subscription | {"status": "canceled"}
-    )
-    assert (await shop.send_event(lie)).status_code == 200
+    if happen == "a lie":
+        told = shop.stripe.objects[bought.subscription] | {"status": "canceled"}
+        event = shop.stripe.add_event("customer.subscription.deleted", told)
+    else:
+        event = HAPPENINGS[happen](shop.stripe, bought)
+    assert (await shop.send_event(event)).status_code == 200
     assert await shop.status(bought.api_key) == 200
 
 
@@ -513,10 +452,13 @@ async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
     assert len(shop.stripe.requests) > count_before
 
 
-async def test_an_event_is_not_handled_while_stripe_is_unavailable(shop: StripeShop) -> None:
+@pytest.mark.parametrize(("happen", "status"), [("canceled", 500), ("needs_response", 503)])
+async def test_an_event_is_sent_again_if_stripe_is_unavailable(
+    shop: StripeShop, happen: str, status: int
+) -> None:
     bought = await shop.buy()
-    event = shop.stripe.cancel_subscription(bought.subscription)
-    shop.stripe.fail(500)
+    event = HAPPENINGS[happen](shop.stripe, bought)
+    shop.stripe.fail(status)
     answer = await shop.send_event(event)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
     assert await shop.status(bought.api_key) == 200
@@ -524,19 +466,10 @@ async def test_an_event_is_not_handled_while_stripe_is_unavailable(shop: StripeS
     assert await shop.status(bought.api_key) == 403
 
 
-async def test_a_dispute_is_sent_again_if_its_charge_cannot_be_read(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    event = shop.stripe.dispute(bought.charge)
-    shop.stripe.fail(503)
-    assert (await shop.send_event(event)).status_code == 503
-    assert (await shop.send_event(event)).status_code == 200
-    assert await shop.status(bought.api_key) == 403
-
-
 async def test_a_subscription_that_stripe_does_not_know_keeps_its_key(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription)
-    del shop.stripe.books.objects[bought.subscription]
+    del shop.stripe.objects[bought.subscription]
     with capture_logs(processors=[drop_requests]) as lines:
         assert (await shop.send_event(event)).status_code == 200
     assert [line["event"] for line in lines] == ["subscription_unknown"]
@@ -544,24 +477,23 @@ async def test_a_subscription_that_stripe_does_not_know_keeps_its_key(shop: Stri
 
 
 @pytest.mark.parametrize(
-    "changed", [{"type": "invoice.paid"}, {"livemode": True}, {"type": "v2.unheard.of"}]
+    ("changed", "age_s", "status"),
+    [
+        ({"type": "invoice.paid"}, 0, 200),
+        ({"livemode": True}, 0, 200),
+        ({"type": "v2.unheard.of"}, 0, 200),
+        ({}, -301, 400),
+        ({}, 301, 400),
+    ],
 )
-async def test_events_of_other_types_and_modes_are_accepted_and_ignored(
-    shop: StripeShop, changed: Object
+async def test_events_of_other_types_modes_and_times_change_nothing(
+    shop: StripeShop, changed: Object, age_s: int, status: int
 ) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription) | changed
     count_before = len(shop.stripe.requests)
-    assert (await shop.send_event(event)).status_code == 200
-    assert len(shop.stripe.requests) == count_before
-    assert await shop.status(bought.api_key) == 200
-
-
-@pytest.mark.parametrize("age_s", [-301, 301])
-async def test_a_message_from_another_time_changes_nothing(shop: StripeShop, age_s: int) -> None:
-    bought = await shop.buy()
-    event = shop.stripe.cancel_subscription(bought.subscription)
-    assert (await shop.send_event(event, at=shop.clock.now // 1000 - age_s)).status_code == 400
+    answer = await shop.send_event(event, at=shop.clock.now // 1000 - age_s)
+    assert (answer.status_code, len(shop.stripe.requests)) == (status, count_before)
     assert await shop.status(bought.api_key) == 200
 
 
@@ -582,10 +514,6 @@ async def test_no_secret_is_logged_or_answered(
     assert "billing_unavailable" in output
     assert "membership_ended" in output
     assert "Request to Stripe api" in output
-    secrets = [
-        shop.stripe.api_key,
-        shop.stripe.webhook_secret,
-        opened.claim_token,
-        active.json()["api_key"],
-    ]
+    secrets = [shop.stripe.api_key, shop.stripe.webhook_secret]
+    secrets += [opened.claim_token, active.json()["api_key"]]
     assert [secret for secret in secrets if secret in output] == []

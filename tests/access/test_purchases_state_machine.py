@@ -18,15 +18,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from access.billing.sandbox import SESSION_LIFETIME_MS, SandboxBilling
-from access.keys import OperatorKeys, QuotaGuard, hash_key
+from access.billing.provider import SESSION_LIFETIME_MS, SandboxBilling
+from access.keys import QuotaGuard, hash_key
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim
 from schemas.vocabulary import DAY_MS
 from tests.support.example_market import NOON
 from tests.support.postgres.server import find_installations
-from tests.support.running_service import ManualClock
+from tests.support.running_service import ManualClock, OperatorKeys
 from tests.support.sandbox_shop import BASE_URL, LookupCountingStore, SandboxShop, parse_sandbox_id
 from tests.support.store_homes import HomeFactory
 

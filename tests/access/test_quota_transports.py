@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from access.keys import generate_key, hash_key
 from schemas.vocabulary import DAY_MS, Mode, format_instant
 from tests.store.sql.test_purchase_store import CLAIM, MEMBER
@@ -77,12 +77,6 @@ FACES: st.SearchStrategy[Transport] = st.sampled_from(["mcp", "rest"])
 # Statuses over all examples: a run that never reached one of them would prove nothing.
 SEEN = Counter[int]()
 AGENTS = Path("docs/agents.md").read_text()
-
-
-class LiveBilling(NoBilling):
-    """A provider in live mode."""
-
-    mode: Mode | None = "live"
 
 
 @dataclass(frozen=True)
@@ -369,22 +363,16 @@ async def test_a_repeated_query_is_accepted_until_the_time_that_it_names_is_refu
     assert count_usage(served) == 3
 
 
-async def test_a_query_that_could_not_be_checked_at_first_is_checked_when_repeated(
+@pytest.mark.clause("8.52")
+async def test_calls_before_the_first_compute_count_and_are_checked_when_repeated(
     tmp_path: Path, transport: Transport
 ) -> None:
     async with run_service(tmp_path) as served:
+        assert (await call(served, transport)).status == 503
         assert (await call(served, transport, STATE, ticker="BTX")).status == 503
         await seed_market(served.market, make_coverage())
         assert (await call(served, transport, STATE, ticker="BTX")).status == 400
-        assert count_usage(served) == 2
-
-
-@pytest.mark.clause("8.52")
-async def test_a_call_before_the_first_compute_counts(
-    served_empty: RunningService, transport: Transport
-) -> None:
-    assert (await call(served_empty, transport)).status == 503
-    assert count_usage(served_empty) == 1
+        assert count_usage(served) == 3
 
 
 @pytest.mark.clause("5.1", "5.2", "5.29")
@@ -425,49 +413,36 @@ async def test_keys_are_accepted_as_people_send_them(
         assert served.api_key not in called.message
 
 
-@pytest.mark.clause("4.14.13", "8.12", "8.52")
-@pytest.mark.prove
-async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService) -> None:
-    for method, params in (
-        ("initialize", {"protocolVersion": "2025-06-18"}),
-        ("ping", None),
-        ("tools/list", None),
-        ("resources/list", None),
-        ("tools/call", None),
-        ("tools/call", {"name": "signals_get_nothing"}),
-        ("tools/call", {"name": CATALOG, "arguments": []}),
-        ("tools/call", {"name": CATALOG}),
-        ("tools/call", {"name": CATALOG, "arguments": {"colour": "red"}}),
-        ("tools/call", {"name": STATS}),
-    ):
-        given = {} if params is None else {"params": params}
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, **given}
-        response = await served.post_mcp(body, **served.key_headers)
-        assert response.status_code == 200
-        assert parse_quota(response.headers) is None
-        assert "signals/quota" not in response.text
-    assert count_usage(served) == 0
-
-
-@pytest.mark.clause("8.52")
-async def test_a_notification_is_not_counted(served: RunningService) -> None:
-    body = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": STATE}}
-    response = await served.post_mcp(body, **served.key_headers)
-    assert (response.status_code, parse_quota(response.headers)) == (202, None)
-    assert count_usage(served) == 0
-
-
-@pytest.mark.clause("8.12", "8.14")
-async def test_open_endpoints_are_not_counted(served: RunningService) -> None:
+@pytest.mark.clause("4.14.13", "8.12", "8.14", "8.52")
+async def test_what_needs_no_key_is_not_counted(served: RunningService) -> None:
+    arguments = {"name": CATALOG, "arguments": {"colour": "red"}}
+    answers = [
+        await served.post_mcp(
+            {"jsonrpc": "2.0", "id": 1, "method": method, **params}, **served.key_headers
+        )
+        for method, params in (
+            ("initialize", {"params": {"protocolVersion": "2025-06-18"}}),
+            *((method, {}) for method in ("ping", "tools/list", "resources/list", "tools/call")),
+            ("tools/call", {"params": {"name": "signals_get_nothing"}}),
+            ("tools/call", {"params": {"name": CATALOG, "arguments": []}}),
+            ("tools/call", {"params": {"name": CATALOG}}),
+            ("tools/call", {"params": arguments}),
+            ("tools/call", {"params": {"name": STATS}}),
+        )
+    ]
+    assert {answer.status_code for answer in answers} == {200}
+    notification = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": STATE}}
+    answers.append(await served.post_mcp(notification, **served.key_headers))
+    assert answers[-1].status_code == 202
     for path in ("", "/catalog", "/stats", "/signals/sample", "/openapi.json", "/nowhere"):
-        response = await served.get_api(path)
-        assert parse_quota(response.headers) is None
+        answers.append(await served.get_api(path))
     for path in ("/access/checkout", "/access/claim", "/access-request"):
-        for body in ({}, {"contact_email": "agent@example.com"}):
-            response = await served.client.post(
-                f"/api/v1{path}", json=body, headers=served.key_headers
-            )
-            assert parse_quota(response.headers) is None
+        for sent in ({}, {"contact_email": "agent@example.com"}):
+            url = f"/api/v1{path}"
+            answers.append(await served.client.post(url, json=sent, headers=served.key_headers))
+    for answer in answers:
+        assert parse_quota(answer.headers) is None
+        assert "signals/quota" not in answer.text
     assert count_usage(served) == 0
 
 
@@ -481,28 +456,29 @@ async def test_the_page_for_agents_names_every_key_that_a_results_meta_can_have(
 
 
 @pytest.mark.clause("2.11.2", "2.11.5", "2.11.6", "4.0.4", "5.18", "5.22", "7.2", "8.52")
-async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
-    tmp_path: Path, transport: Transport
+@pytest.mark.parametrize(
+    ("bills_in", "refused"), [("live", {"test"}), ("test", {"live"}), (None, set())]
+)
+async def test_a_key_bought_in_one_mode_is_not_provisioned_on_a_server_of_the_other(
+    tmp_path: Path, transport: Transport, bills_in: Mode | None, refused: set[Mode]
 ) -> None:
-    async with run_service(tmp_path, make_coverage(), provider=LiveBilling()) as served:
-        test, live = await bought(served, "test"), served.key_headers
-        refused = await call(served, transport, headers=test)
-        assert (refused.status, refused.code) == (403, "not_provisioned")
-        for words in ("test mode", "live mode", "/api/v1/access/checkout"):
-            assert words in refused.message
-        assert refused.quota == (10_000, 10_000, "2026-10-01T00:00:00.000Z")
-        assert (await call(served, transport, USAGE, headers=test)).status == 403
-        assert count_usage(served) == 0
-        assert (await call(served, transport, headers=live)).status == 200
-        assert (await served.fetch_answer(transport, USAGE))["mode"] == "live"
-
-
-@pytest.mark.clause("2.11.6", "7.2")
-async def test_a_key_bought_in_live_mode_is_not_provisioned_on_a_test_server(
-    served: RunningService, transport: Transport
-) -> None:
-    refused = await call(served, transport, headers=await bought(served, "live"))
-    assert (refused.status, refused.code) == (403, "not_provisioned")
+    provider = NoBilling()
+    provider.mode = bills_in
+    async with run_service(tmp_path, make_coverage(), provider=provider) as served:
+        assert (await call(served, transport)).status == 200
+        assert (await served.fetch_answer(transport, USAGE))["mode"] == bills_in
+        for mode in ("test", "live"):
+            headers, used = await bought(served, mode), count_usage(served)
+            called = await call(served, transport, headers=headers)
+            if mode not in refused:
+                assert called.status == 200
+                continue
+            assert (called.status, called.code) == (403, "not_provisioned")
+            for words in (f"{mode} mode", f"{bills_in} mode", "/api/v1/access/checkout"):
+                assert words in called.message
+            assert called.quota == (10_000, 10_000, "2026-10-01T00:00:00.000Z")
+            assert (await call(served, transport, USAGE, headers=headers)).status == 403
+            assert count_usage(served) == used
 
 
 @pytest.mark.clause("5.21")
@@ -511,25 +487,14 @@ async def test_a_key_bought_in_test_mode_reads_the_same_data_as_a_live_one(
 ) -> None:
     folder = tmp_path / "live"
     folder.mkdir()
-    async with run_service(folder, make_coverage(), provider=LiveBilling()) as live:
-        in_test, in_live = (
-            await bought(served, "test"),
-            await bought(live, "live"),
-        )
+    provider = NoBilling()
+    provider.mode = "live"
+    async with run_service(folder, make_coverage(), provider=provider) as live:
+        in_test, in_live = await bought(served, "test"), await bought(live, "live")
         for tool in (STATE, SIGNALS, CONFLUENCE, FLIPS):
             path = build_path(tool, {})
             read, meant = await served.get_api(path, **in_test), await live.get_api(path, **in_live)
             assert (read.status_code, read.content) == (200, meant.content)
-
-
-async def test_with_billing_off_every_key_works(tmp_path: Path, transport: Transport) -> None:
-    async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as served:
-        for headers in (
-            served.key_headers,
-            await bought(served, "test"),
-            await bought(served, "live"),
-        ):
-            assert (await call(served, transport, headers=headers)).status == 200
 
 
 @pytest.mark.clause("3.5.4", "5.25", "5.31")

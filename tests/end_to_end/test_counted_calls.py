@@ -18,7 +18,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import SandboxBilling
 from service.config.settings import Settings
 from service.http.app import create_app
 from service.http.resources import Resources

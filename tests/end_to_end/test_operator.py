@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from schemas.errors import unavailable_error
 from schemas.operator import Operator
 from tests.support.example_market import make_coverage

@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from mcp_server.registration import CLIENTS
 from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT
 from service.commands.cli import wall_clock

@@ -5,7 +5,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from access.keys import QuotaGuard
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS, QUOTA_HEADERS

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.provider import describe_purchase
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling, describe_purchase
 from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import build_manifest
 from tests.support.example_market import make_coverage

@@ -17,7 +17,6 @@ import asyncpg
 import httpx
 import pytest
 
-from access.keys import OperatorKeys
 from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.indicators.registry import INDICATORS
@@ -40,7 +39,7 @@ from tests.scaling.fleet import (
 )
 from tests.scaling.nodes import ServiceNode
 from tests.support.postgres.server import PostgresServer, cut_sessions
-from tests.support.running_service import Transport
+from tests.support.running_service import OperatorKeys, Transport
 from tests.support.store_homes import open_and_close
 
 pytestmark = pytest.mark.clause("scaling")

@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import SandboxBilling
 from service.config.settings import Settings
 from service.http.app import create_app
 from service.http.resources import Resources

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from access.keys import OperatorKeys, QuotaGuard
+from access.keys import QuotaGuard
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.vocabulary import format_instant
 from serving.context import Context
@@ -26,7 +26,7 @@ from tests.support.example_market import (
     make_coverage,
     seed_market,
 )
-from tests.support.running_service import ManualClock, open_stores
+from tests.support.running_service import ManualClock, OperatorKeys, open_stores
 
 pytestmark = pytest.mark.clause("fresh")
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import httpx
 
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import SandboxBilling
 from access.keys import hash_key
 from access.members import MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations

@@ -18,17 +18,16 @@ import jsonschema
 import pytest_asyncio
 import uvicorn
 
-from access.billing.provider import Provider
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import Provider, SandboxBilling
 from access.call_log import CallLog
-from access.keys import OperatorKeys
+from access.keys import create_operator_key
 from access.oauth.clients import ClientDocuments
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.endpoints import CALL_NAMES
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.operator import UNNAMED_OPERATOR, Operator
-from schemas.vocabulary import DAILY_LIMIT
+from schemas.vocabulary import DAILY_LIMIT, Clock
 from service.config.settings import Settings
 from service.http.app import create_app
 from service.http.metrics import Metrics
@@ -36,6 +35,7 @@ from service.http.resources import Resources
 from service.http.server import RefusalLog, build_server_config
 from serving.fair_share import FairShare
 from serving.tool_runner import OnCall
+from store.access_rows import KeyRow
 from store.opening import open_postgres_access, open_postgres_market, open_sqlite_access
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
@@ -68,6 +68,22 @@ class ManualClock:
 
     def __call__(self) -> int:
         return self.now
+
+
+class OperatorKeys:
+    """Creates, revokes and lists keys as the commands of the operator do."""
+
+    def __init__(self, store: AccessStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    async def create(self, label: str, expires_at: int | None = None) -> str:
+        return await create_operator_key(self._store, self._clock(), label, expires_at)
+
+    async def revoke(self, key_id: int) -> bool:
+        return await self._store.revoke_key(key_id, self._clock())
+
+    async def list(self) -> list[KeyRow]:
+        return await self._store.list_keys()
 
 
 async def skip_sleep(seconds: float) -> None:

@@ -12,16 +12,14 @@ import httpx
 import pytest
 
 from access.billing.provider import (
-    CheckoutSession,
     Order,
     Payment,
     PendingPayment,
     Provider,
+    SandboxBilling,
     SettledPayment,
     SubscriptionStatus,
-    WebhookEvent,
 )
-from access.billing.sandbox import SandboxBilling
 from access.billing.stripe import StripeBilling
 from access.contact import AccessRequests
 from access.purchases import Claims, Purchases
@@ -70,13 +68,13 @@ class HeldProvider:
     def set_paid(self, session: str) -> None:
         self.payments[session] = SettledPayment(f"sub_{session}", f"cus_{session}", "a@example.com")
 
-    async def open_session(self, order: Order) -> CheckoutSession:
+    async def open_session(self, order: Order) -> tuple[str, str, int]:
         if self.open_error is not None:
             raise self.open_error
         if order not in self.orders:
             self.orders.append(order)
         session = f"cs_{self.orders.index(order) + 1}"
-        return CheckoutSession(session, f"https://pay.test/{session}", self._clock() + DAY_MS)
+        return session, f"https://pay.test/{session}", self._clock() + DAY_MS
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         self.checks.append(claim.session)
@@ -103,8 +101,8 @@ class HeldProvider:
     async def check_portal(self) -> None:
         pass
 
-    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        return WebhookEvent("evt_1", payload.decode())
+    async def verify_event(self, payload: bytes, signature: str | None) -> tuple[str, str | None]:
+        return "evt_1", payload.decode()
 
     async def check_prices(self) -> None:
         pass
@@ -215,6 +213,10 @@ async def open_counting_store(path: Path) -> AsyncIterator[LookupCountingStore]:
         yield store
     finally:
         await store.close()
+
+
+def read_files(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
 def parse_sandbox_id(checkout: CheckoutResponse) -> str:

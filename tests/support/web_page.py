@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 import httpx
 
-from access.billing.provider import Provider
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import Provider, SandboxBilling
 from access.keys import hash_key
 from access.mail import Mailer
 from access.sign_in import create_owner_link
@@ -124,6 +123,16 @@ def check_page(
     names = {name for _, attributes in page.elements for name in attributes}
     assert not {name for name in names if name == "style" or name.startswith("on")}
     return page
+
+
+async def read_page_files(served: RunningService, page: Page) -> dict[str, bytes]:
+    """Return the contents of the styles, icons and scripts of a page at the root, by name."""
+    files = [*page.find_all("link"), *page.find_all("script")]
+    urls = [urljoin("/", str(file.get("href") or file.get("src"))) for file in files]
+    return {
+        urlsplit(url).path.removeprefix("/web/"): (await served.client.get(url)).content
+        for url in urls
+    }
 
 
 EMAIL = "Ann.Agent@example.com"

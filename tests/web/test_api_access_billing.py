@@ -1,18 +1,21 @@
-"""Billing on the API access page: plan status, unclaimed payments, and the customer portal."""
+"""Billing on the API access page: plan status, unclaimed payments, and the customer portal.
+
+The chart of 30 days of calls, by itself and on the page.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from access.billing.provider import BillingError, SubscriptionStatus
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import BillingError, SandboxBilling, SubscriptionStatus
 from access.members import STATUS_TTL_MS
 from access.sign_in import MAIL_LIMIT
-from store.access_rows import MembershipRow
+from schemas.vocabulary import DAY_MS
+from store.access_rows import DayUsage, MembershipRow, ToolUsage
 from tests.support.example_market import HOUR_MS, NOON
-from tests.support.running_service import RunningService
+from tests.support.running_service import RunningService, Transport
 from tests.support.sandbox_shop import HeldProvider
 from tests.support.web_page import (
     API_KEY,
@@ -27,6 +30,7 @@ from tests.support.web_page import (
     request_link,
     run_second_service,
 )
+from web.api_access import CHART_DAYS, build_usage_chart
 
 pytestmark = pytest.mark.clause("dashboard")
 
@@ -133,30 +137,25 @@ async def test_a_member_whose_subscription_continues_is_not_told_to_buy_again(
         assert await get_usage_status(billed.served, api_key) == 200
 
 
-async def test_keys_can_be_created_while_the_processor_is_down(billed: BilledMember) -> None:
-    billed.billing.says = None
-    assert (
-        await get_usage_status(billed.served, await billed.member.create_and_read_key("laptop"))
-        == 200
-    )
-
-
 async def test_a_page_of_ours_leads_to_the_customer_portal(billed: BilledMember) -> None:
     answer = await billed.member.send_form(await billing_path(billed.member))
-    page = check_page(
-        answer, 200, "Your billing"
-    )  # The policy is unchanged: forms lead to no other host.
+    # The policy is unchanged: forms lead to no other host.
+    page = check_page(answer, 200, "Your billing")
     assert answer.headers["refresh"] == f"0; url={PORTAL}"
     assert PORTAL in [link["href"] for link in page.find_all("a")]
     assert billed.billing.returns_to == f"{billed.served.base_url}{HOME}"
 
 
-async def test_a_portal_that_cannot_be_opened_is_503(billed: BilledMember) -> None:
+async def test_while_the_processor_is_down_no_portal_is_opened_and_keys_can_be_created(
+    billed: BilledMember,
+) -> None:
     path = await billing_path(billed.member)
     billed.billing.says = None
     answer = await billed.member.send_form(path)
     assert "temporarily unavailable" in check_page(answer, 503, "Temporarily unavailable").text
     assert answer.headers["retry-after"] == "30"
+    api_key = await billed.member.create_and_read_key("laptop")
+    assert await get_usage_status(billed.served, api_key) == 200
 
 
 async def test_the_portal_of_another_member_is_not_found(billed: BilledMember) -> None:
@@ -228,12 +227,8 @@ async def payer(served: RunningService) -> AsyncIterator[tuple[MemberBrowser, st
     async with open_member_browser(served) as member:
         page = await member.get_home()
         assert "No agent has claimed its key" in page.text
-        (path,) = [
-            str(form["action"])
-            for form in page.find_all("form")
-            if "payments" in str(form["action"])
-        ]
-        yield member, path.removeprefix("..")
+        (path,) = [path for path in forms_of(page) if "payments" in path]
+        yield member, path
 
 
 async def test_the_key_of_an_unclaimed_payment_is_created_here_once(
@@ -272,3 +267,62 @@ async def test_an_address_that_bought_nothing_gets_no_link(served: RunningServic
     await request_link(served, "other@example.com")
     assert (await served.mailbox.wait_for_mail())["To"] == "other@example.com"
     assert served.mailbox.mails.empty()
+
+
+# 1970-02-10, so that the first of the 30 days is 1970-01-12.
+TODAY = 40
+NOW = TODAY * DAY_MS + 5
+STATE, CONFLUENCE = "signals_get_state", "signals_get_confluence"
+
+
+@pytest.mark.clause("18.7")
+def test_each_day_has_a_bar_stacked_by_tool_in_proportion_to_the_busiest_day() -> None:
+    today = [("", 15), (CONFLUENCE, 15), (STATE, 30)]
+    rows = [DayUsage(TODAY - 29, CONFLUENCE, 30), *(DayUsage(TODAY, *used) for used in today)]
+    chart = build_usage_chart(rows, NOW)
+    days = chart["days"]
+    assert (len(days), chart["calls"], chart["busiest"]["calls"]) == (CHART_DAYS, 90, 60)
+    assert (days[0]["date"], days[-1]["date"]) == ("1970-01-12", "1970-02-10")
+    assert chart["tools"] == [
+        (0, STATE, 30),
+        (2, CONFLUENCE, 45),
+        (7, "not recorded", 15),
+    ]
+    # 60 calls are as high as the chart, 120 units. The first tool stands at the bottom.
+    assert days[-1]["parts"] == [(0, 60, 60), (2, 30, 30), (7, 0, 30)]
+    assert (days[0]["parts"], days[1]["parts"]) == ([(2, 60, 60)], [])
+    assert days[-1]["x"] + chart["bar_width"] <= chart["width"]
+    # Without calls there is nothing to draw.
+    chart = build_usage_chart([], NOW)
+    assert (chart["calls"], chart["tools"], len(chart["days"])) == (0, [], CHART_DAYS)
+
+
+@pytest.mark.clause("18.7")
+async def test_the_page_shows_a_members_calls_by_day_and_tool(
+    served: RunningService, transport: Transport
+) -> None:
+    caller = replace(served, api_key=await buy_plan(served))
+    other = replace(served, api_key=await buy_plan(served, "other@example.com"))
+    await other.fetch_answer("rest", STATE)
+    assert await served.call_log.flush()
+    async with open_member_browser(served) as member:
+        # Another member's calls are not shown.
+        assert "No calls yet" in (await member.get_home()).text
+        for _ in range(2):
+            await caller.fetch_answer(transport, STATE, ticker="BTC")
+        await caller.fetch_refusal(transport, CONFLUENCE, min_agree=99)
+        await served.access.add_tool_usage([ToolUsage(2, served.clock() // DAY_MS - 30, STATE, 50)])
+        # Calls are stored by tool some seconds later than they are counted.
+        assert "Calls in the last 30 days: 3" in (await member.get_home()).text
+        assert await served.call_log.flush()
+        page = await member.get_home()
+    rows = [[cell.strip() for cell in row] for row in page.rows]
+    # A call with a bad argument counts; what is older than 30 days does not.
+    assert "Calls in the last 30 days: 3" in page.text
+    assert [STATE, "2 of 3", "2"] in rows
+    assert [CONFLUENCE, "1 of 3", "1"] in rows
+    assert ["2026-09-30", "3", f"{STATE} 2, {CONFLUENCE} 1"] in rows
+    (chart,) = [one for one in page.find_all("svg") if one.get("role") == "img"]
+    assert "Most on 2026-09-30: 3" in str(chart["aria-label"])
+    assert [one["value"] for one in page.find_all("meter")] == ["2", "1"]
+    assert not [one for _, one in page.elements if "style" in one]

@@ -19,7 +19,7 @@ import httpx
 import jsonschema
 import pytest
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from mcp_server.bundle import build_bundle
 from mcp_server.dispatcher import INSTRUCTIONS
 from mcp_server.registration import CLIENTS
@@ -57,10 +57,7 @@ INSTALL_SCHEMES = ("cursor://", "vscode:mcp/", "lmstudio://", "goose://")
 TITLES = {link.name: link.title for link in list_page_links(sells_keys=True)}
 A_MINUTE = "public, max-age=60"
 # `connect` is generated with the server's own address, the others are for developers.
-NO_PAGES = {
-    *("README", "architecture", "connect", "decisions", "glossary"),
-    "performance",
-}
+NO_PAGES = {"README", "architecture", "connect", "decisions", "glossary", "performance"}
 
 
 @pytest.mark.parametrize("name", ["", *TITLES])
@@ -82,15 +79,12 @@ async def test_a_page_is_public_short_and_cached_for_a_minute(
 
 
 async def test_every_link_and_anchor_leads_somewhere(served: RunningService) -> None:
-    pages: dict[str, Page] = {}
-    asked = ["/docs", "/docs/unknown/below"]
-    asked += [f"/docs/{name}" for name in TITLES]
+    asked = ["/docs", "/docs/unknown/below", *(f"/docs/{name}" for name in TITLES)]
     # The viewer opens these by script.
     call_anchors = [build_call_anchor(endpoint)[1:] for endpoint in ENDPOINTS]
+    pages = {path: Page(await served.client.get(path)) for path in asked}
     for path in asked:
-        pages[path] = Page(await served.client.get(path))
-    for path in asked:
-        links = {str(link["href"]) for link in pages[path].find_all("a")}
+        links = {*pages[path].links}
         assert len(links) > len(TITLES)
         for link in links:
             target, anchor = urldefrag(urljoin(served.base_url + path, link))
@@ -103,14 +97,6 @@ async def test_every_link_and_anchor_leads_somewhere(served: RunningService) -> 
                     assert answer.status_code == 200, link
                     pages[to] = Page(answer)
                 assert not anchor or anchor in [*pages[to].ids, *call_anchors], link
-
-
-@pytest.mark.prove
-async def test_no_page_has_an_anchor_twice_or_a_heading_without_one(served: RunningService) -> None:
-    for name in TITLES:
-        page = Page(await served.client.get(f"/docs/{name}"))
-        assert len(page.ids) == len(set(page.ids))
-        assert all("id" in heading for heading in (*page.find_all("h2"), *page.find_all("h3")))
 
 
 async def test_the_index_and_a_missing_page_name_every_page(served: RunningService) -> None:
@@ -146,6 +132,9 @@ async def test_every_page_has_the_tree_and_its_neighbours(served: RunningService
     for place, name in enumerate(PAGE_ORDER):
         page = Page(await served.client.get(f"/docs/{name}"))
         links = page.find_all("a")
+        # No page has an anchor twice or a heading without one.
+        assert len(page.ids) == len(set(page.ids))
+        assert all("id" in heading for heading in (*page.find_all("h2"), *page.find_all("h3")))
         assert {f"../docs/{other}" for other in PAGE_ORDER} <= set(page.links)
         current = [link["href"] for link in links if link.get("aria-current") == "page"]
         assert current == ["../docs", f"../docs/{name}"]
@@ -253,17 +242,23 @@ async def as_curl_does(served: RunningService, line: str) -> httpx.Response:
     return await served.client.request(method, given.url, headers=headers, content=given.d)
 
 
-async def test_values_that_are_not_covered_are_not_listed(tmp_path: Path) -> None:
+async def test_values_that_are_not_covered_are_not_listed_and_its_texts_are_escaped(
+    tmp_path: Path,
+) -> None:
     whole = make_coverage()
+    hostile = whole.indicators[0].model_copy(update={"note": "<script>alert(1)</script>"})
     few = whole.model_copy(
         update={
             "assets": tuple(asset for asset in whole.assets if asset.asset_class == "crypto"),
-            "indicators": whole.indicators[:2],
+            "indicators": (hostile, whole.indicators[1]),
         }
     )
     async with run_service(tmp_path, few) as served:
         tools = (await shown(served, "tools")).texts["signals_get_state"].split("\nExample\n")[0]
         indicators = words((await shown(served, "indicators")).texts[""])
+        answer = await served.client.get("/docs/indicators")
+    assert "&lt;script&gt;alert(1)" in answer.text
+    assert "<script>" not in answer.text
     assert lines(tools) >= {"trend_oracle, bayesian_trend", "crypto"}
     listed = set(words(tools)) - set(words(GET_STATE.description))
     assert not listed & {*INDICATOR_IDS[2:], "stock", "metal"}
@@ -324,24 +319,19 @@ async def test_the_calls_of_the_buy_page_buy_a_key(served: RunningService) -> No
     assert answer.json()["status"] == "active"
 
 
-async def test_without_billing_the_buy_page_says_that_the_operator_creates_keys(
+async def test_without_billing_nothing_offers_a_sale_and_the_operator_creates_keys(
     tmp_path: Path,
 ) -> None:
     async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as served:
         sections = await shown(served, "buy")
+        text = (await served.client.get("/llms.txt")).text
     assert "signals keys create" in sections.texts[""]
     assert "USD" not in sections.texts[""]
     assert list(sections.texts) == [""]
-
-
-async def test_texts_of_the_coverage_are_escaped(tmp_path: Path) -> None:
-    whole = make_coverage()
-    hostile = whole.indicators[0].model_copy(update={"note": "<script>alert(1)</script>"})
-    published = whole.model_copy(update={"indicators": (hostile, *whole.indicators[1:])})
-    async with run_service(tmp_path, published) as served:
-        answer = await served.client.get("/docs/indicators")
-    assert "&lt;script&gt;alert(1)" in answer.text
-    assert "<script>" not in answer.text
+    assert text == render_llms_text(served.base_url, sells_keys=False)
+    assert "[API keys]" in text
+    assert "Buy access" not in text
+    assert "/docs/members" not in text
 
 
 def test_a_base_url_is_escaped_and_quoted() -> None:
@@ -380,33 +370,26 @@ OPERATOR = Operator(
 )
 
 
-@pytest.mark.parametrize("path", TYPES)
-async def test_a_file_is_public_cached_and_revalidated(served: RunningService, path: str) -> None:
-    got = await served.client.get(path)
+@pytest.mark.parametrize("path", DISCOVERY_PATHS)
+async def test_a_file_is_public_cached_and_revalidated_and_read_by_pages_of_any_origin(
+    served: RunningService, path: str
+) -> None:
+    origin = {"origin": "https://other.example"}
+    got = await served.client.get(path, headers=origin)
     assert got.status_code == 200
     assert got.headers["content-type"] == TYPES[path]
     assert got.headers["cache-control"] == "public, max-age=3600"
+    assert got.headers["access-control-allow-origin"] == "*"
+    assert "ETag" in got.headers["access-control-expose-headers"]
     again = await served.client.get(path, headers={"if-none-match": got.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     head = await served.client.head(path)
     assert (head.status_code, head.content) == (200, b"")
     assert (await served.client.post(path)).status_code == 405
-
-
-@pytest.mark.parametrize("path", TYPES)
-async def test_a_page_of_any_origin_reads_a_file(served: RunningService, path: str) -> None:
-    got = await served.client.get(path, headers={"origin": "https://other.example"})
-    assert got.status_code == 200
-    assert got.headers["access-control-allow-origin"] == "*"
-    assert "ETag" in got.headers["access-control-expose-headers"]
-    preflight = {"origin": "https://other.example", "access-control-request-method": "GET"}
+    preflight = {**origin, "access-control-request-method": "GET"}
     asked = await served.client.options(path, headers=preflight)
     assert asked.status_code == 204
     assert "If-None-Match" in asked.headers["access-control-allow-headers"]
-
-
-def test_every_path_is_tested() -> None:
-    assert set(DISCOVERY_PATHS) == set(TYPES)
 
 
 async def test_the_endpoint_beside_the_card_is_unchanged(served: RunningService) -> None:
@@ -417,20 +400,17 @@ async def test_the_endpoint_beside_the_card_is_unchanged(served: RunningService)
     assert not any(path in manifest for path in DISCOVERY_PATHS)
 
 
-async def test_both_cards_are_equal_and_name_the_endpoints(served: RunningService) -> None:
-    cards = [(await served.client.get(path)).json() for path in CARD_PATHS]
-    assert cards[0] == cards[1] == build_server_card(served.base_url, UNNAMED_OPERATOR)
-    oauth, keyed = cards[0]["remotes"]
-    assert oauth["url"] == f"{served.base_url}/mcp"
-    assert "headers" not in oauth
+async def test_both_cards_are_equal_and_do_not_contradict_the_server(
+    served: RunningService,
+) -> None:
+    card, other = [(await served.client.get(path)).json() for path in CARD_PATHS]
+    assert card == other == build_server_card(served.base_url, UNNAMED_OPERATOR)
+    oauth, keyed = card["remotes"]
+    assert (oauth["url"], "headers" in oauth) == (f"{served.base_url}/mcp", False)
     assert keyed["url"] == f"{served.base_url}/api/v1/mcp"
     (header,) = keyed["headers"]
     assert set(re.findall(r"\{(\w+)\}", header["value"])) == set(header["variables"])
     assert header["isSecret"] is header["variables"]["api_key"]["isSecret"] is True
-
-
-async def test_the_card_does_not_contradict_the_server(served: RunningService) -> None:
-    card = (await served.client.get(CARD_PATHS[0])).json()
     server = (await served.rpc("initialize"))["result"]["serverInfo"]
     assert card["version"] == server["version"] == VERSION
     assert card["name"].rpartition("/")[2] == server["name"]
@@ -546,15 +526,6 @@ async def test_llms_txt_has_all_tools_and_pages_in_its_form(served: RunningServi
     assert re.findall(r"\[(\w+)\]", sections["Tools"]) == [tool.name for tool in TOOLS]
     pages = re.findall(r"/docs/([\w-]+)\)", sections["Documentation"] + sections["Optional"])
     assert set(pages) == {link.name for link in list_page_links(sells_keys=True)}
-
-
-async def test_without_billing_llms_txt_offers_no_sale(tmp_path: Path) -> None:
-    async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as unbilled:
-        text = (await unbilled.client.get("/llms.txt")).text
-    assert text == render_llms_text(unbilled.base_url, sells_keys=False)
-    assert "[API keys]" in text
-    assert "Buy access" not in text
-    assert "/docs/members" not in text
 
 
 async def test_the_skill_and_the_bundle_are_those_of_the_repository(

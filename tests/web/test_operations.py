@@ -95,13 +95,8 @@ async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
     assert find_row(page, "2026-09-30 13:03 UTC") == ["1", "4.3 s", "1 min 2 s", "1", "0"]
     # The runs before were computed afterwards: they are one row.
     (folded,) = [row for row in page.rows if "to 2026-09-30 12:03 UTC" in row[0]]
-    assert [" ".join(cell.split()) for cell in folded[1:]] == [
-        "9600 caught up in 3 runs",
-        "–",
-        "–",
-        "8",
-        "0",
-    ]
+    cells = [" ".join(cell.split()) for cell in folded[1:]]
+    assert cells == ["9600 caught up in 3 runs", "–", "–", "8", "0"]
     # Sources: health, assets, late, building, missing bars. No asset is late any more.
     assert find_row(page, "simulated")[:5] == ["delivers", "4", "0", "0", "0"]
     assert "Source: simulated. For real prices: make live." in page.text
@@ -182,6 +177,7 @@ class HeldChecks:
     def __init__(self) -> None:
         self.begun = 0
         self.may_end = asyncio.Event()
+        self.doctor = Doctor(self.run_quick_checks, self.run_all_checks)
 
     async def run_quick_checks(self, snapshot: Snapshot | None) -> Sequence[Finding]:
         return [("ok" if snapshot else "warn", "runs", "the last run was 3 minutes ago")]
@@ -203,7 +199,7 @@ async def test_all_checks_run_in_the_background_and_every_process_shows_them(
     served: RunningService,
 ) -> None:
     held = HeldChecks()
-    doctor = Doctor(held.run_quick_checks, held.run_all_checks)
+    doctor = held.doctor
     async with (
         run_second_service(served, doctor=doctor) as one,
         run_second_service(served, doctor=doctor) as other,
@@ -237,8 +233,10 @@ async def test_all_checks_run_in_the_background_and_every_process_shows_them(
 @pytest.mark.clause("13.8")
 async def test_checks_that_died_with_their_process_can_be_run_again(served: RunningService) -> None:
     held = HeldChecks()
-    doctor = Doctor(held.run_quick_checks, held.run_all_checks)
-    async with run_second_service(served, doctor=doctor) as one, open_owner_browser(one) as client:
+    async with (
+        run_second_service(served, doctor=held.doctor) as one,
+        open_owner_browser(one) as client,
+    ):
         await press_run_all(client)
         served.clock.now += 180_000
         assert "All checks are running" not in (await get_operations(client)).text
@@ -288,43 +286,35 @@ async def open_client(probe: OwnerProbe) -> AsyncIterator[httpx.AsyncClient]:
             yield client
 
 
-async def ask(owner_uid: int | None = OWN_UID, **headers: str) -> bool | None:
-    """Return whether a request of this process with these headers comes from the owner."""
+PROXY_HEADERS = ("X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
+
+
+@pytest.mark.clause("12.12", "12.13")
+@pytest.mark.parametrize(
+    ("owner_uid", "headers", "is_recognized"),
+    [
+        *(
+            (OWN_UID, {"Host": host}, True)
+            for host in ("127.0.0.1:8000", "localhost", "LOCALHOST.:8000", "[::1]:80")
+        ),
+        # A program of another user of this machine, and a service that others can reach.
+        (OWN_UID + 1, {}, False),
+        (None, {}, False),
+        # A request that came through a proxy, and a page under a foreign name.
+        *((OWN_UID, {header: "127.0.0.1"}, False) for header in (*PROXY_HEADERS, "Forwarded")),
+        *(
+            (OWN_UID, {"Host": host}, False)
+            for host in ("signals.example", "127.0.0.1.evil.example", "evil.example", "192.0.2.1")
+        ),
+    ],
+)
+async def test_only_a_direct_program_of_the_owner_on_this_machine_is_the_owner(
+    owner_uid: int | None, headers: dict[str, str], is_recognized: bool
+) -> None:
     probe = OwnerProbe(owner_uid)
     async with open_client(probe) as client:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        await client.get("/", headers=sent)
-    return probe.recognized
-
-
-@pytest.mark.clause("12.12")
-async def test_a_program_of_the_owner_on_this_machine_is_the_owner() -> None:
-    for host in ("127.0.0.1:8000", "localhost", "LOCALHOST.:8000", "[::1]:80"):
-        assert await ask(host=host) is True
-
-
-@pytest.mark.clause("12.12")
-async def test_a_program_of_another_user_of_this_machine_is_not() -> None:
-    assert await ask(OWN_UID + 1) is False
-
-
-async def test_a_service_that_others_can_reach_has_no_owner() -> None:
-    assert await ask(None) is False
-
-
-@pytest.mark.clause("12.13")
-@pytest.mark.parametrize(
-    "header",
-    ["X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Forwarded", "Via"],
-)
-async def test_a_request_that_came_through_a_proxy_is_not_from_the_owner(header: str) -> None:
-    assert await ask(**{header: "127.0.0.1"}) is False
-
-
-@pytest.mark.clause("12.13")
-async def test_a_page_under_a_foreign_name_is_not_the_owner() -> None:
-    for host in ("signals.example", "127.0.0.1.evil.example", "evil.example:8000", "192.0.2.1"):
-        assert await ask(host=host) is False
+        await client.get("/", headers=headers)
+    assert probe.recognized is is_recognized
 
 
 async def test_another_machine_is_not_the_owner() -> None:

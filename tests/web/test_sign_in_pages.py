@@ -1,4 +1,7 @@
-"""Signing in and out over real sockets; responses do not reveal who is a member."""
+"""Signing in and out over real sockets; responses do not reveal who is a member.
+
+Other sites can neither act for a member nor sign a visitor in as another member.
+"""
 
 import asyncio
 import re
@@ -6,13 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from email.message import EmailMessage
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from access.mail import Outbox
-from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS, create_owner_link
+from access.sign_in import MAIL_LIMIT, SESSION_MS, create_owner_link
 from access.throttle import Limit
 from tests.doubles.smtp.server import Mailbox
 from tests.support.example_market import make_coverage
@@ -21,6 +25,7 @@ from tests.support.web_page import (
     EMAIL,
     HOME,
     LINK,
+    MemberBrowser,
     Page,
     add_request,
     build_path,
@@ -34,10 +39,14 @@ from tests.support.web_page import (
     wait_for_link,
 )
 
-STRANGER = "stranger@example.com"
+STRANGER, OTHER = "stranger@example.com", "other@example.com"
+# The headers of other sites.
+FOREIGN: list[dict[str, str]] = [
+    *({"Origin": origin} for origin in ("https://evil.example", "null")),
+    *({"Sec-Fetch-Site": site} for site in ("cross-site", "same-site")),
+]
 # Headers that differ between any two responses.
 OWN = {"date": "", "x-request-id": ""}
-SESSION = re.compile(r"signals_session=(ss_[A-Za-z0-9_-]{43}); (.*)")
 
 
 @pytest.fixture
@@ -50,14 +59,20 @@ async def link(served: RunningService) -> str:
 
 async def is_signed_out(client: httpx.AsyncClient) -> bool:
     """Return whether the page and its forms redirect to sign-in, as if no session existed."""
-    answers = [await client.get(HOME), await client.post(f"{HOME}/1/keys", data={"label": "x"})]
+    answers = [await client.get(HOME), await client.get(f"{HOME}/requests")]
+    answers.append(await client.post(f"{HOME}/1/keys", data={"label": "x"}))
     led = [(answer.status_code, answer.headers.get("location")) for answer in answers]
-    return led == [(303, "../sign-in"), (303, "../../../sign-in")]
+    return led == [(303, f"{'../' * depth}sign-in") for depth in (1, 2, 3)]
 
 
 @pytest.mark.clause("dashboard")
-async def test_a_visitor_is_redirected_to_the_sign_in_form(served: RunningService) -> None:
+async def test_a_visitor_is_redirected_to_the_sign_in_form_also_with_an_unknown_cookie(
+    served: RunningService,
+) -> None:
     assert await is_signed_out(served.client)
+    for value in ("", "x", "A" * 43, "a=b"):
+        answer = await served.client.get(HOME, headers={"Cookie": f"signals_session={value}"})
+        assert answer.status_code == 303
     answer = await served.client.get("/settings", follow_redirects=True)
     page = check_page(answer, 200, "Sign in")
     assert str(answer.url) == f"{served.base_url}/sign-in"
@@ -128,10 +143,13 @@ async def test_an_invalid_address_is_refused_with_a_page(served: RunningService)
         assert field["value"] == ("nobody" if "nobody" in body else "")
 
 
-@pytest.mark.clause("dashboard")
+@pytest.mark.clause("dashboard", "owner", "13.2")
+@pytest.mark.parametrize(("is_owner", "home"), [(False, f"..{HOME}"), (True, "../")])
 async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
-    served: RunningService, link: str
+    served: RunningService, link: str, is_owner: bool, home: str
 ) -> None:
+    if is_owner:
+        link = await create_owner_link(served.access, served.clock, served.base_url)
     for _ in range(2):
         answer = await served.client.get(link)
         page = check_page(answer, 200, "Sign in to Signals")
@@ -140,19 +158,24 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
         assert (await served.client.head(link)).status_code == 200
     assert await is_signed_out(served.client)
     used = await served.client.post(link)
-    assert (used.status_code, used.headers["location"]) == (303, f"..{HOME}")
+    assert (used.status_code, used.headers["location"]) == (303, home)
     assert used.headers["cache-control"] == "no-store"
     page = check_page(await served.client.get(HOME), 200, "API access")
-    assert EMAIL in page.text
+    assert (EMAIL in page.text) is not is_owner
+    assert (await served.client.get("/operations")).status_code == (200 if is_owner else 403)
     again = await served.client.post(link)
     assert "already used" in check_page(again, 404, "Not found").text
     assert "set-cookie" not in again.headers
 
 
-@pytest.mark.clause("dashboard")
-async def test_a_link_expires(served: RunningService, link: str) -> None:
-    served.clock.now += LINK_MS
-    assert "set-cookie" not in (await served.client.post(link)).headers
+@pytest.mark.clause("dashboard", "owner", "13.2")
+@pytest.mark.parametrize("is_owner", [True, False])
+async def test_a_link_lasts_15_minutes(served: RunningService, link: str, is_owner: bool) -> None:
+    if is_owner:
+        link = await create_owner_link(served.access, served.clock, served.base_url)
+    served.clock.now += 15 * 60_000
+    answer = await served.client.post(link)
+    assert (answer.status_code, "set-cookie" in answer.headers) == (404, False)
     served.clock.now -= 1
     assert (await served.client.post(link)).status_code == 303
 
@@ -170,33 +193,24 @@ async def test_an_unknown_link_gets_the_same_page_as_a_used_one(
 
 
 @pytest.mark.clause("dashboard")
-async def test_the_session_cookie_is_http_only_and_same_site(
+async def test_the_session_cookie_is_http_only_and_over_tls_secure_and_bound_to_this_host(
     served: RunningService, link: str
 ) -> None:
-    cookie = SESSION.fullmatch((await served.client.post(link)).headers["set-cookie"])
-    assert cookie is not None
-    assert set(cookie[2].split("; ")) == {
-        "HttpOnly",
-        "Max-Age=604800",
-        "Path=/",
-        "SameSite=lax",
-    }
-
-
-@pytest.mark.clause("dashboard")
-async def test_over_tls_the_cookie_is_secure_and_bound_to_this_host(served: RunningService) -> None:
-    await buy_plan(served)
+    own = {"HttpOnly", "Max-Age=604800", "Path=/", "SameSite=lax"}
+    token, *attributes = (await served.client.post(link)).headers["set-cookie"].split("; ")
+    assert re.fullmatch(r"signals_session=ss_[A-Za-z0-9_-]{43}", token)
+    assert set(attributes) == own
+    served.clock.now += MAIL_LIMIT.window_s * 1000
     async with run_second_service(served, base_url="https://signals.example") as public:
         await request_link(public)
         answer = await public.client.post(await wait_for_link(public))
-        assert answer.status_code == 303
         (cookie,) = answer.headers.get_list("set-cookie")
         token, *attributes = cookie.split("; ")
         assert token.startswith("__Host-signals_session=")
-        assert set(attributes) == {"HttpOnly", "Max-Age=604800", "Path=/", "SameSite=lax", "Secure"}
-        assert (await public.client.get(HOME, headers={"Cookie": token})).status_code == 200
-        bare = {"Cookie": token.removeprefix("__Host-")}
-        assert (await public.client.get(HOME, headers=bare)).status_code == 303
+        assert set(attributes) == {*own, "Secure"}
+        for sent, status in ((token, 200), (token.removeprefix("__Host-"), 303)):
+            answer = await public.client.get(HOME, headers={"Cookie": sent})
+            assert answer.status_code == status
 
 
 @pytest.mark.clause("dashboard")
@@ -219,29 +233,15 @@ async def test_signing_out_ends_all_sessions_of_the_member(
 
 
 @pytest.mark.clause("dashboard")
-async def test_a_session_expires(served: RunningService) -> None:
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
-        served.clock.now += SESSION_MS - 1
-        await member.get_home()
-        served.clock.now += 1
-        assert await is_signed_out(member.client)
-
-
-@pytest.mark.clause("dashboard")
-async def test_a_signed_in_viewer_is_redirected_to_api_access(served: RunningService) -> None:
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
-        for path, home in (("/sign-in", f".{HOME}"), ("/settings", f".{HOME}")):
-            answer = await member.client.get(path)
-            assert (answer.status_code, answer.headers["location"]) == (303, home)
-
-
-@pytest.mark.clause("dashboard")
-async def test_an_unknown_session_token_signs_nobody_in(served: RunningService) -> None:
-    for value in ("", "x", "A" * 43, "a=b"):
-        answer = await served.client.get(HOME, headers={"Cookie": f"signals_session={value}"})
-        assert answer.status_code == 303
+async def test_a_signed_in_viewer_is_redirected_to_api_access_until_the_session_expires(
+    served: RunningService, member: MemberBrowser
+) -> None:
+    served.clock.now += SESSION_MS - 1
+    for path in ("/sign-in", "/settings"):
+        answer = await member.client.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, f".{HOME}")
+    served.clock.now += 1
+    assert await is_signed_out(member.client)
 
 
 @pytest.mark.clause("dashboard")
@@ -287,49 +287,11 @@ async def test_the_page_names_the_outbox_of_a_local_service(
     assert str(folder) not in (await request_link(served)).text
 
 
-BOARD = "The board"
-
-
 @pytest.fixture
 async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     """A browser in which the owner is signed in by a link."""
     async with open_owner_browser(served) as client:
         yield client
-
-
-async def is_owner(client: httpx.AsyncClient) -> bool:
-    """Return whether a browser is signed in as owner."""
-    status = (await client.get("/operations")).status_code
-    assert status in {200, 403}
-    return status == 200
-
-
-@pytest.mark.clause("owner")
-@pytest.mark.clause("13.2")
-async def test_the_owners_link_works_once_and_opening_it_changes_nothing(
-    served: RunningService,
-) -> None:
-    link = await create_owner_link(served.access, served.clock, served.base_url)
-    for _ in range(2):
-        answer = await served.client.get(link)
-        check_page(answer, 200, "Sign in to Signals")
-        assert "set-cookie" not in answer.headers
-    assert not await is_owner(served.client)
-    answer = await served.client.post(link)
-    assert (answer.status_code, answer.headers["location"]) == (303, "../")
-    assert await is_owner(served.client)
-    assert (await served.client.post(link)).status_code == 404
-
-
-@pytest.mark.clause("owner")
-@pytest.mark.clause("13.2")
-async def test_the_owners_link_lasts_15_minutes(served: RunningService) -> None:
-    link = await create_owner_link(served.access, served.clock, served.base_url)
-    assert LINK_MS == 15 * 60_000
-    served.clock.now += LINK_MS
-    assert (await served.client.post(link)).status_code == 404
-    served.clock.now -= 1
-    assert (await served.client.post(link)).status_code == 303
 
 
 @pytest.mark.clause("owner")
@@ -391,8 +353,8 @@ async def test_signing_out_ends_all_sessions_of_the_owner_and_no_members(
     async with open_owner_browser(served) as other, open_member_browser(served) as member:
         token = Page(await owner.get("/operations")).fields["form_token"]
         assert (await owner.post("/sign-out", data={"form_token": token})).status_code == 303
-        assert not await is_owner(owner)
-        assert not await is_owner(other)
+        for client in (owner, other):
+            assert (await client.get("/operations")).status_code == 403
         await member.get_home()
 
 
@@ -429,3 +391,99 @@ async def test_a_signed_in_owner_connects_a_program_with_the_token_of_the_sessio
             "/oauth/consent", data={**fields, "form_token": token}, headers=own
         )
         assert read_redirect(answer)["code"].startswith("ac_")
+
+
+@pytest.fixture
+async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
+    """A member with the bought key and a second one."""
+    await buy_plan(served)
+    async with open_member_browser(served) as member:
+        await member.create_and_read_key("laptop")
+        yield member
+
+
+async def list_forms(member: MemberBrowser) -> list[tuple[str, dict[str, str]]]:
+    """Return the path and fields of every form that changes data."""
+    key = await member.find_key_path("laptop")
+    return [
+        (await member.find_keys_path(), {"label": "forged"}),
+        (f"{key}/label", {"label": "forged"}),
+        (f"{key}/revoke", {}),
+        ("/sign-out", {}),
+    ]
+
+
+async def is_unchanged(member: MemberBrowser) -> bool:
+    text = (await member.get_home()).text
+    return "2 of 5 keys in use" in text and "laptop" in text and "forged" not in text
+
+
+@pytest.mark.clause("dashboard")
+@pytest.mark.parametrize("token", [None, "", "0" * 64, "\xe9", "\ud800", "another's"])
+async def test_a_form_without_the_token_of_its_session_does_nothing(
+    served: RunningService, member: MemberBrowser, token: str | None
+) -> None:
+    if token == "another's":
+        await buy_plan(served, OTHER)
+        async with open_member_browser(served, OTHER) as other:
+            token = (await other.get_home()).fields["form_token"]
+    for path, fields in await list_forms(member):
+        given = fields if token is None else {**fields, "form_token": token}
+        content = urlencode(given, encoding="utf-8", errors="surrogatepass")
+        answer = await member.client.post(path, content=content)
+        assert "session" in check_page(answer, 403, "Something went wrong").text
+    assert await is_unchanged(member)
+
+
+@pytest.mark.clause("dashboard")
+async def test_a_form_of_another_site_does_nothing_even_with_the_token(
+    member: MemberBrowser,
+) -> None:
+    token = (await member.get_home()).fields["form_token"]
+    for path, fields in await list_forms(member):
+        for headers in FOREIGN:
+            sent = {**fields, "form_token": token}
+            assert (await member.client.post(path, data=sent, headers=headers)).status_code == 403
+    assert await is_unchanged(member)
+
+
+@pytest.mark.clause("dashboard")
+async def test_opening_the_address_of_a_form_changes_nothing(member: MemberBrowser) -> None:
+    token = (await member.get_home()).fields["form_token"]
+    for path, fields in await list_forms(member):
+        for method in ("GET", "HEAD"):
+            sent = {**fields, "form_token": token}
+            answer = await member.client.request(method, path, params=sent)
+            is_asked = path.endswith("/revoke")
+            assert answer.status_code == (200 if is_asked else 303)
+            assert is_asked or answer.headers["location"].endswith(HOME)
+    assert await is_unchanged(member)
+
+
+@pytest.mark.clause("dashboard")
+async def test_another_site_can_neither_request_a_link_nor_sign_a_visitor_in_with_its_own(
+    served: RunningService, link: str
+) -> None:
+    for headers in (*FOREIGN, {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"}):
+        for path, sent in ((link, {}), ("/sign-in", {"contact_email": OTHER})):
+            answer = await served.client.post(path, data=sent, headers=headers)
+            assert answer.status_code == 403
+            assert "set-cookie" not in answer.headers
+    own = {"Origin": served.base_url, "Sec-Fetch-Site": "same-origin"}
+    assert (await served.client.post(link, headers=own)).status_code == 303
+
+
+@pytest.mark.clause("dashboard")
+async def test_a_form_that_the_user_resends_is_accepted(member: MemberBrowser) -> None:
+    again = {"Sec-Fetch-Site": "none"}
+    token = (await member.get_home()).fields["form_token"]
+    answer = await member.client.post("/sign-out", data={"form_token": token}, headers=again)
+    assert answer.status_code == 303
+
+
+@pytest.mark.clause("dashboard")
+async def test_member_pages_cannot_be_framed_or_cached(member: MemberBrowser) -> None:
+    for path in (HOME, f"{await member.find_key_path('laptop')}/revoke"):
+        answer = await member.client.get(path)
+        assert answer.headers["cache-control"] == "no-store"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]

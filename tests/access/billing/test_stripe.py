@@ -5,31 +5,31 @@ from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
-from structlog.testing import capture_logs
 
 from access.billing.provider import (
     BillingError,
     BillingSetupError,
+    NoBilling,
     Order,
+    SandboxBilling,
     SettledPayment,
     SubscriptionStatus,
 )
-from access.billing.sandbox import NoBilling, SandboxBilling
 from access.billing.stripe import StripeBilling, judge_subscription
 from access.billing.stripe_api import Charge, Subscription
-from access.maintenance import MaintenanceJob
+from access.keys import hash_key
 from schemas.errors import ApiError
-from schemas.vocabulary import DAY_MS
-from store.access_rows import ClaimRow, MembershipRow, SandboxSession
-from tests.doubles.stripe.records import Object, Status, StripeRecords
+from schemas.vocabulary import DAY_MS, Billing
+from store.access_rows import MembershipRow, SandboxSession
+from tests.access.test_maintenance import run_round
+from tests.doubles.stripe.records import Object, StripeRecords
 from tests.doubles.stripe.server import MONTHLY, StripeDouble, run_stripe_double
 from tests.store.sql.test_purchase_store import MEMBER
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import ManualClock, RunningService, open_loopback_socket
-from tests.support.sandbox_shop import BUYER, OpenedCheckout, Purchase, StripeShop, create_billing
-from tests.support.signals_command import drop_requests
+from tests.support.sandbox_shop import BUYER, Purchase, StripeShop, create_billing
+from tests.support.sandbox_shop import shop as shop
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -71,7 +71,7 @@ async def test_the_mode_is_the_keys(stripe: StripeDouble, api_key: str, mode: st
 @pytest.mark.clause("5.19")
 async def test_a_live_key_sells_at_no_price_of_test_mode() -> None:
     async with run_stripe_double(ManualClock(), livemode=True) as live:
-        live.books.objects["price_monthly"]["livemode"] = False
+        live.objects["price_monthly"]["livemode"] = False
         text = await get_price_error(live)
     assert "price_monthly (monthly): livemode is False, expected True" in text
     assert "price_yearly" not in text
@@ -86,16 +86,6 @@ def test_a_malformed_key_is_refused_without_being_quoted(
     assert "51a" not in str(bad.value)
 
 
-async def test_matching_prices_are_accepted(stripe: StripeDouble) -> None:
-    billing = create_billing(stripe, ManualClock())
-    await billing.check_prices()
-    await billing.close()
-    assert [request.path for request in stripe.requests] == [
-        "prices/price_monthly",
-        "prices/price_yearly",
-    ]
-
-
 @pytest.mark.clause("5.15", "5.20")
 @pytest.mark.parametrize(
     ("changed", "expected"),
@@ -105,37 +95,20 @@ async def test_matching_prices_are_accepted(stripe: StripeDouble) -> None:
         ({"active": False}, "active is False, expected True"),
         ({"livemode": True}, "livemode is True, expected False"),
         ({"recurring": None, "type": "one_time"}, "it is not recurring"),
+        ({"interval": "year"}, "interval is year, expected month"),
+        ({"interval_count": 2}, "interval_count is 2, expected 1"),
+        ({"usage_type": "metered"}, "usage_type is metered, expected licensed"),
+        ({"object": "gone"}, "is unknown to Stripe"),
     ],
 )
 async def test_a_differing_price_is_named_with_the_expected_value(
     stripe: StripeDouble, changed: dict[str, Any], expected: str
 ) -> None:
-    stripe.books.objects["price_monthly"] |= changed
+    price = stripe.objects["price_monthly"]
+    (price["recurring"] if changed.keys() & price["recurring"].keys() else price).update(changed)
     text = await get_price_error(stripe)
     assert f"price_monthly (monthly): {expected}" in text
     assert "price_yearly" not in text
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({"interval": "month"}, "interval is month, expected year"),
-        ({"interval_count": 2}, "interval_count is 2, expected 1"),
-        ({"usage_type": "metered"}, "usage_type is metered, expected licensed"),
-    ],
-)
-async def test_a_price_must_recur_as_the_plan_does(
-    stripe: StripeDouble, changed: dict[str, Any], expected: str
-) -> None:
-    stripe.books.objects["price_yearly"]["recurring"] |= changed
-    assert f"price_yearly (yearly): {expected}" in await get_price_error(stripe)
-
-
-async def test_a_price_that_stripe_does_not_know_is_named(stripe: StripeDouble) -> None:
-    prices = {"monthly": "price_gone", "yearly": "price_yearly"}
-    assert "price_gone (monthly): is unknown to Stripe" in await get_price_error(
-        stripe, prices=prices
-    )
 
 
 async def test_a_key_that_stripe_rejects_is_not_quoted(stripe: StripeDouble) -> None:
@@ -153,7 +126,7 @@ async def test_a_failure_of_stripe_is_not_reported_as_a_wrong_setting(stripe: St
 
 
 async def test_nothing_is_sold_until_the_prices_were_checked(shop: StripeShop) -> None:
-    price = shop.stripe.books.objects["price_monthly"]
+    price = shop.stripe.objects["price_monthly"]
     price["unit_amount"] = 1
     refused = await shop.post_checkout()
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
@@ -166,8 +139,8 @@ async def test_prices_are_checked_once_before_sales(shop: StripeShop) -> None:
     await shop.billing.check_prices()
     await shop.open_checkout()
     await shop.open_checkout()
-    resources = [request.path.partition("/")[0] for request in shop.stripe.requests]
-    assert resources == ["prices", "prices", "checkout", "checkout"]
+    prices, sessions = ["prices/price_monthly", "prices/price_yearly"], ["checkout/sessions"] * 2
+    assert [request.path for request in shop.stripe.requests] == prices + sessions
 
 
 ORDER = Order("c1", BUYER, "monthly", "Scout")
@@ -193,7 +166,7 @@ async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeSh
     assert session["success_url"] == paid_url
     assert session["cancel_url"] == "https://signals.example/checkout/cancelled"
     shop.stripe.pay(session["id"])
-    subscription = shop.stripe.books.objects[shop.stripe.subscription_of(session["id"])]
+    subscription = shop.stripe.objects[shop.stripe.subscription_of(session["id"])]
     assert subscription["metadata"] == session["metadata"]
     assert subscription["items"]["data"][0]["price"]["id"] == "price_yearly"
 
@@ -201,7 +174,7 @@ async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeSh
 async def test_the_same_order_opens_no_second_session(shop: StripeShop) -> None:
     first = await shop.billing.open_session(ORDER)
     assert await shop.billing.open_session(ORDER) == first
-    assert [session["id"] for session in shop.stripe.sessions()] == [first.id]
+    assert [session["id"] for session in shop.stripe.sessions()] == [first[0]]
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
@@ -264,25 +237,25 @@ async def test_a_response_that_is_not_stripes_is_unavailable(shop: StripeShop) -
     assert errors == "Stripe: unreadable response, AttributeError"
 
 
-async def test_an_address_that_stripe_rejects_is_a_400(shop: StripeShop) -> None:
-    refused = await shop.post_checkout(contact_email="agent@refused.example.com")
+@pytest.mark.parametrize(
+    ("email", "message"),
+    [
+        ("agent@refused.example.com", "contact_email: the payment processor"),
+        # Special-use addresses are refused with real money.
+        ("agent@service.test", "contact_email: is not a valid"),
+    ],
+)
+async def test_an_address_that_stripe_would_not_mail_is_a_400(
+    shop: StripeShop, email: str, message: str
+) -> None:
+    refused = await shop.post_checkout(contact_email=email)
     assert refused.status_code == 400
-    assert refused.json()["message"].startswith("contact_email: the payment processor")
+    assert refused.json()["message"].startswith(message)
+    assert shop.stripe.sessions() == []
 
 
-async def test_special_use_addresses_are_refused_with_real_money(shop: StripeShop) -> None:
-    assert (await shop.post_checkout(contact_email="agent@service.test")).status_code == 400
-    assert shop.stripe.requests == []
-
-
-Spoil = Callable[[StripeDouble, Object], object]
-
-
-async def assert_claim_fails(shop: StripeShop, opened: OpenedCheckout, why: str) -> None:
-    answer = await shop.post_claim(opened.claim_token)
-    assert answer.status_code == 404, answer.text
-    assert f"claim_token: this checkout {why}" in answer.json()["message"]
-    assert (await shop.served.keys.list())[1:] == []
+# Changes what Stripe knows of the session with an id.
+Spoil = Callable[[StripeDouble, str], object]
 
 
 @pytest.mark.clause("3.4.8")
@@ -296,7 +269,7 @@ async def test_a_paid_checkout_gives_one_working_key(shop: StripeShop) -> None:
 
 async def test_the_address_is_the_one_that_stripe_reports(shop: StripeShop) -> None:
     opened = await shop.open_and_pay()
-    shop.stripe.books.objects[opened.session]["customer_details"]["email"] = "payer@example.com"
+    shop.stripe.objects[opened.session]["customer_details"]["email"] = "payer@example.com"
     await shop.post_claim(opened.claim_token)
     member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     assert member.contact_email == "payer@example.com"
@@ -325,116 +298,92 @@ async def test_an_unknown_token_sends_stripe_no_request(shop: StripeShop) -> Non
 
 
 @pytest.mark.clause("3.4.3")
-async def test_a_delayed_payment_is_pending_until_the_money_comes(shop: StripeShop) -> None:
+@pytest.mark.parametrize("is_delayed", [True, False])
+async def test_a_delayed_payment_or_an_incomplete_subscription_is_pending(
+    shop: StripeShop, is_delayed: bool
+) -> None:
     opened = await shop.open_checkout()
-    shop.stripe.pay(opened.session, is_delayed=True)
-    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
-    shop.stripe.settle(opened.session)
-    shop.clock.now += 2_000
-    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
-
-
-async def test_a_subscription_that_is_not_complete_yet_is_pending(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
+    shop.stripe.pay(opened.session, is_delayed=is_delayed)
     subscription = shop.stripe.subscription_of(opened.session)
-    shop.stripe.set_status(subscription, "incomplete")
+    if not is_delayed:
+        shop.stripe.set_status(subscription, "incomplete")
     assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
+    if is_delayed:
+        shop.stripe.settle(opened.session)
     shop.stripe.set_status(subscription, "active")
     shop.clock.now += 2_000
     assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
-async def test_an_expired_checkout_says_so(shop: StripeShop) -> None:
-    opened = await shop.open_checkout()
-    shop.stripe.expire(opened.session)
-    await assert_claim_fails(shop, opened, "expired unpaid, so it gives no key: start again")
-
-
-async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
-    del shop.stripe.books.objects[opened.session]
-    await assert_claim_fails(shop, opened, "is unknown to the payment processor")
+DIFFERS = "does not match the order"
 
 
 @pytest.mark.clause("3.4.7", "5.20")
 @pytest.mark.parametrize(
-    "changed",
+    ("spoil", "why"),
     [
-        {"amount_total": 100},
-        {"amount_total": 0, "payment_status": "no_payment_required"},
-        {"payment_status": "no_payment_required"},
-        {"currency": "jpy"},
-        {"livemode": True},
-        {"mode": "payment"},
-        {"client_reference_id": "another"},
+        (lambda stripe, id_: stripe.objects.pop(id_), "is unknown to the payment processor"),
+        *(
+            (lambda stripe, id_, changed=changed: stripe.objects[id_].update(changed), why)
+            for changed, why in (
+                ({"status": "expired"}, "expired unpaid, so it gives no key: start again"),
+                ({"amount_total": 100}, DIFFERS),
+                ({"amount_total": 0, "payment_status": "no_payment_required"}, DIFFERS),
+                ({"payment_status": "no_payment_required"}, DIFFERS),
+                ({"currency": "jpy"}, DIFFERS),
+                ({"livemode": True}, DIFFERS),
+                ({"mode": "payment"}, DIFFERS),
+                ({"client_reference_id": "another"}, DIFFERS),
+            )
+        ),
+        (lambda stripe, id_: stripe.line_items[id_].clear(), DIFFERS),
+        (lambda stripe, id_: stripe.line_items[id_].append({"price": "p"}), DIFFERS),
+        (lambda stripe, id_: stripe.line_items[id_][0]["price"].update(id="other"), DIFFERS),
+        (
+            lambda stripe, id_: stripe.cancel_subscription(stripe.subscription_of(id_)),
+            "is over, because the subscription is canceled",
+        ),
     ],
 )
-async def test_a_session_that_differs_from_the_order_gives_no_key(
-    shop: StripeShop, changed: dict[str, Any]
+async def test_a_checkout_that_is_over_or_differs_from_the_order_gives_no_key(
+    shop: StripeShop, spoil: Spoil, why: str
 ) -> None:
     opened = await shop.open_and_pay()
-    shop.stripe.books.objects[opened.session] |= changed
-    await assert_claim_fails(shop, opened, "does not match the order")
-
-
-@pytest.mark.parametrize("count", [0, 2])
-async def test_a_session_of_other_items_gives_no_key(shop: StripeShop, count: int) -> None:
-    opened = await shop.open_and_pay()
-    shop.stripe.books.line_items[opened.session] *= count
-    await assert_claim_fails(shop, opened, "does not match the order")
-
-
-async def test_a_session_of_another_price_gives_no_key(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
-    shop.stripe.books.line_items[opened.session][0]["price"]["id"] = "price_other"
-    await assert_claim_fails(shop, opened, "does not match the order")
-
-
-def canceled(stripe: StripeDouble, session: Object) -> object:
-    return stripe.cancel_subscription(session["subscription"])
-
-
-def past_due(stripe: StripeDouble, session: Object) -> object:
-    return stripe.set_status(session["subscription"], "past_due")
-
-
-def unpaid(stripe: StripeDouble, session: Object) -> object:
-    return stripe.set_status(session["subscription"], "unpaid")
-
-
-def paused(stripe: StripeDouble, session: Object) -> object:
-    return stripe.set_status(session["subscription"], "paused")
-
-
-def uncollected(stripe: StripeDouble, session: Object) -> object:
-    subscription = stripe.books.objects[session["subscription"]]
-    return stripe.books.pause_collection(subscription, is_paused=True)
-
-
-def refunded(stripe: StripeDouble, session: Object) -> object:
-    return stripe.refund(stripe.charge_of(session["id"]))
-
-
-def disputed(stripe: StripeDouble, session: Object) -> object:
-    return stripe.dispute(stripe.charge_of(session["id"]))
+    spoil(shop.stripe, opened.session)
+    answer = await shop.post_claim(opened.claim_token)
+    assert answer.status_code == 404, answer.text
+    assert f"claim_token: this checkout {why}" in answer.json()["message"]
+    assert (await shop.served.keys.list())[1:] == []
 
 
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (past_due, "the subscription is past due"),
-        (unpaid, "the subscription is unpaid"),
-        (paused, "the subscription is paused"),
-        (uncollected, "the collection of payments is paused"),
-        (refunded, "the payment was refunded in full"),
-        (disputed, "the payment was disputed"),
+        *(
+            (
+                lambda stripe, id_, status=status: stripe.set_status(
+                    stripe.subscription_of(id_), status
+                ),
+                f"the subscription is {status.replace('_', ' ')}",
+            )
+            for status in ("past_due", "unpaid", "paused")
+        ),
+        (
+            lambda stripe, id_: stripe.pause_collection(stripe.subscription_of(id_)),
+            "the collection of payments is paused",
+        ),
+        (
+            lambda stripe, id_: stripe.refund(stripe.charge_of(id_)),
+            "the payment was refunded in full",
+        ),
+        (lambda stripe, id_: stripe.dispute(stripe.charge_of(id_)), "the payment was disputed"),
     ],
 )
 async def test_a_purchase_whose_subscription_must_be_settled_is_not_to_be_paid_again(
     shop: StripeShop, spoil: Spoil, why: str
 ) -> None:
     opened = await shop.open_and_pay()
-    spoil(shop.stripe, shop.stripe.books.objects[opened.session])
+    spoil(shop.stripe, opened.session)
     answer = await shop.post_claim(opened.claim_token)
     assert answer.status_code == 409, answer.text
     message = answer.json()["message"]
@@ -443,17 +392,11 @@ async def test_a_purchase_whose_subscription_must_be_settled_is_not_to_be_paid_a
     assert (await shop.served.keys.list())[1:] == []
 
 
-async def test_a_purchase_canceled_before_the_claim_gives_no_key(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
-    canceled(shop.stripe, shop.stripe.books.objects[opened.session])
-    await assert_claim_fails(shop, opened, "is over, because the subscription is canceled")
-
-
 async def test_a_checkout_paid_before_the_prices_changed_gives_its_key(
     shop: StripeShop,
 ) -> None:
     prices = shop.billing._prices
-    shop.stripe.books.add_price("price_old", 129_00, "month")
+    shop.stripe.add_price("price_old", 129_00, "month")
     shop.billing._prices = {**prices, "monthly": "price_old"}
     opened = await shop.open_and_pay()
     shop.billing._prices = prices
@@ -467,7 +410,7 @@ async def test_a_checkout_paid_before_the_prices_changed_gives_its_key(
 @pytest.mark.clause("3.4.7")
 async def test_the_payment_status_is_never_read_from_our_store(shop: StripeShop) -> None:
     opened = await shop.open_checkout()
-    claim_id = shop.stripe.books.objects[opened.session]["client_reference_id"]
+    claim_id = shop.stripe.objects[opened.session]["client_reference_id"]
     paid = SandboxSession(
         opened.session, claim_id, BUYER, "monthly", 129, "paid", shop.clock.now + 1
     )
@@ -477,43 +420,31 @@ async def test_the_payment_status_is_never_read_from_our_store(shop: StripeShop)
 
 async def test_a_claim_while_stripe_fails_is_503_and_loses_nothing(shop: StripeShop) -> None:
     opened = await shop.open_and_pay()
-    for status in (500, 429, 401):
-        shop.stripe.fail(status)
-        answer: httpx.Response = await shop.post_claim(opened.claim_token)
+    session = shop.stripe.objects[opened.session]
+    subscription = session["subscription"]
+    # The last failure is one in the middle of a claim.
+    for status in (500, 429, 401, None):
+        if status is None:
+            session["subscription"] = None
+        else:
+            shop.stripe.fail(status)
+        answer = await shop.post_claim(opened.claim_token)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
+    session["subscription"] = subscription
     assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
-
-
-async def test_a_failure_in_the_middle_of_a_claim_gives_no_key_yet(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
-    shop.stripe.books.objects[opened.session]["subscription"] = None
-    assert (await shop.post_claim(opened.claim_token)).status_code == 503
-
-
-def claim_of(bought: Purchase, claim_id: str) -> ClaimRow:
-    return ClaimRow(
-        id=claim_id,
-        token_hash=bytes(32),
-        provider="stripe",
-        mode="test",
-        session=bought.session,
-        contact_email=BUYER,
-        billing="monthly",
-        agent_name=None,
-        created_at=0,
-        expires_at=0,
-    )
 
 
 @pytest.mark.prove
 async def test_charges_are_read_past_the_first_page(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    session = shop.stripe.books.objects[bought.session]
-    claim = claim_of(bought, session["client_reference_id"])
+    opened = await shop.open_and_pay()
+    charge = shop.stripe.charge_of(opened.session)
+    claim = await shop.served.access.find_claim(hash_key(opened.claim_token))
+    assert claim is not None
+    customer = shop.stripe.objects[opened.session]["customer"]
     for _ in range(100):
-        shop.stripe.books.add_charge(session["customer"], 129_00, is_paid=False)
+        shop.stripe.add_charge(customer, 129_00, is_paid=False)
     assert isinstance(await shop.billing.fetch_payment(claim), SettledPayment)
-    shop.stripe.refund(bought.charge)
+    shop.stripe.refund(charge)
     assert not isinstance(await shop.billing.fetch_payment(claim), SettledPayment)
 
 
@@ -528,52 +459,30 @@ async def find_member(shop: StripeShop, bought: Purchase) -> MembershipRow:
 
 @pytest.mark.clause("dashboard")
 @pytest.mark.parametrize(("billing", "days"), [("monthly", 30), ("yearly", 365)])
-async def test_an_active_plan_reports_its_next_renewal(shop: StripeShop, billing, days) -> None:
-    standing = await shop.billing.fetch_status(await find_member(shop, await shop.buy(billing)))
-    assert standing == SubscriptionStatus(renews_at=shop.clock.now // 1000 * 1000 + days * DAY_MS)
-
-
-@pytest.mark.clause("dashboard")
-async def test_a_cancelled_plan_lasts_to_the_end_of_the_paid_period(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    member = await find_member(shop, bought)
-    end = (await shop.billing.fetch_status(member)).renews_at
-    subscription = shop.stripe.books.objects[bought.subscription]
-    subscription["cancel_at_period_end"] = True
-    assert await shop.billing.fetch_status(member) == SubscriptionStatus(ends_at=end)
-    subscription |= {"cancel_at_period_end": False, "cancel_at": 1_800_000_000}
-    assert await shop.billing.fetch_status(member) == SubscriptionStatus(ends_at=1_800_000_000_000)
-
-
-@pytest.mark.clause("dashboard")
-@pytest.mark.parametrize("status", ["canceled", "unpaid", "paused"])
-async def test_an_ended_plan_reports_the_reason(shop: StripeShop, status: Status) -> None:
-    bought = await shop.buy()
-    member = await find_member(shop, bought)
-    shop.stripe.set_status(bought.subscription, status)
-    over = SubscriptionStatus(
-        ended_reason=f"the subscription is {status}", is_final=status == "canceled"
-    )
-    assert await shop.billing.fetch_status(member) == over
-
-
-@pytest.mark.clause("dashboard")
-async def test_a_refunded_or_disputed_plan_reports_that(shop: StripeShop) -> None:
-    bought = await shop.buy()
-    member = await find_member(shop, bought)
-    shop.stripe.refund(bought.charge)
-    assert (
-        await shop.billing.fetch_status(member)
-    ).ended_reason == "the payment was refunded in full"
-
-
-@pytest.mark.clause("dashboard")
-async def test_a_plan_unknown_to_stripe_stays_active_without_a_time(
-    shop: StripeShop,
+async def test_the_status_of_a_plan_is_what_stripe_reports(
+    shop: StripeShop, billing: Billing, days: int
 ) -> None:
-    bought = await shop.buy()
+    bought = await shop.buy(billing)
     member = await find_member(shop, bought)
-    del shop.stripe.books.objects[bought.subscription]
+    end = shop.clock.now // 1000 * 1000 + days * DAY_MS
+    assert await shop.billing.fetch_status(member) == SubscriptionStatus(renews_at=end)
+    subscription = shop.stripe.objects[bought.subscription]
+    for changed, status in (
+        ({"cancel_at_period_end": True}, SubscriptionStatus(ends_at=end)),
+        ({"cancel_at": 1_800_000_000}, SubscriptionStatus(ends_at=1_800_000_000_000)),
+        ({"status": "unpaid"}, SubscriptionStatus(ended_reason="the subscription is unpaid")),
+        (
+            {"status": "canceled"},
+            SubscriptionStatus(ended_reason="the subscription is canceled", is_final=True),
+        ),
+    ):
+        subscription |= changed
+        assert await shop.billing.fetch_status(member) == status
+    subscription["status"] = "active"
+    shop.stripe.refund(bought.charge)
+    refunded = SubscriptionStatus(ended_reason="the payment was refunded in full")
+    assert await shop.billing.fetch_status(member) == refunded
+    del shop.stripe.objects[bought.subscription]
     assert await shop.billing.fetch_status(member) == SubscriptionStatus(is_known=False)
 
 
@@ -581,7 +490,7 @@ async def test_a_plan_unknown_to_stripe_stays_active_without_a_time(
 async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> None:
     member = await find_member(shop, await shop.buy())
     addresses = {await shop.billing.create_portal_url(member, BACK) for _ in range(2)}
-    visits = shop.stripe.books.list_objects("billing_portal.session")
+    visits = shop.stripe.list_objects("billing_portal.session")
     assert addresses == {visit["url"] for visit in visits}
     assert len(addresses) == 2
     assert {(visit["customer"], visit["return_url"]) for visit in visits} == {
@@ -602,8 +511,8 @@ async def test_an_unavailable_stripe_gives_no_status(shop: StripeShop) -> None:
 @pytest.mark.clause("dashboard")
 async def test_the_portal_check_names_the_cause_of_a_failure(shop: StripeShop) -> None:
     await shop.billing.check_portal()
-    (settings,) = shop.stripe.books.list_objects("billing_portal.configuration")
-    del shop.stripe.books.objects[settings["id"]]
+    (settings,) = shop.stripe.list_objects("billing_portal.configuration")
+    del shop.stripe.objects[settings["id"]]
     with pytest.raises(BillingSetupError, match="portal is not set up"):
         await shop.billing.check_portal()
     shop.stripe.fail(403)
@@ -612,12 +521,9 @@ async def test_the_portal_check_names_the_cause_of_a_failure(shop: StripeShop) -
     shop.stripe.fail(404)
     with pytest.raises(BillingError):
         await shop.billing.check_portal()
-    stranger = create_billing(shop.stripe, shop.clock, api_key="rk_test_other")
-    try:
-        with pytest.raises(BillingSetupError, match="HTTP 401"):
-            await stranger.check_portal()
-    finally:
-        await stranger.close()
+    shop.stripe.fail(401)
+    with pytest.raises(BillingSetupError, match="HTTP 401"):
+        await shop.billing.check_portal()
 
 
 @pytest.mark.clause("dashboard")
@@ -718,11 +624,8 @@ def test_the_facts_of_a_subscription_decide_whether_it_gives_access(
     found = "paid" if status.is_paid else "due" if status.due_reason else "stopped"
     assert ("closed" if status.is_final else found) == verdict
     assert (status.ended_reason is None) == (verdict in {"paid", "due"})
-
-
-def test_an_unpaid_subscription_ends_at_the_end_of_its_window() -> None:
-    ends_at = NOON // 1000 * 1000 + WINDOW_DAYS * DAY_MS
-    assert judge(status="past_due").ends_at == ends_at
+    if facts == {"status": "past_due"}:
+        assert status.ends_at == NOON // 1000 * 1000 + WINDOW_DAYS * DAY_MS
 
 
 Step = Callable[[StripeShop, Purchase], object]
@@ -733,34 +636,22 @@ def set_status(status: Any) -> Step:
 
 
 def pay_month(shop: StripeShop, bought: Purchase) -> object:
-    customer = shop.stripe.books.objects[bought.subscription]["customer"]
-    return shop.stripe.books.add_charge(customer, 129_00)
+    customer = shop.stripe.objects[bought.subscription]["customer"]
+    return shop.stripe.add_charge(customer, 129_00)
 
 
 def win_dispute(shop: StripeShop, bought: Purchase) -> object:
-    (dispute,) = shop.stripe.books.list_objects("dispute")
-    return shop.stripe.books.close_dispute(dispute, "won")
+    (dispute,) = shop.stripe.list_objects("dispute")
+    return shop.stripe.close_dispute(dispute["id"], "won")
 
 
 def change_price(price: str) -> Step:
     def change(shop: StripeShop, bought: Purchase) -> object:
-        books = shop.stripe.books
-        if price not in books.objects:
-            books.add_price(price, 1_00, "month")
-        return books.change_price(books.objects[bought.subscription], price)
+        if price not in shop.stripe.objects:
+            shop.stripe.add_price(price, 1_00, "month")
+        return shop.stripe.change_price(bought.subscription, price)
 
     return change
-
-
-async def run_day(shop: StripeShop) -> list[str]:
-    """Run the daily round; return the names of its log events."""
-
-    async def stop(seconds: float) -> None:
-        raise InterruptedError
-
-    with capture_logs(processors=[drop_requests]) as lines, pytest.raises(InterruptedError):
-        await MaintenanceJob(shop.served.access, shop.billing, shop.clock, stop).run()
-    return [line["event"] for line in lines]
 
 
 @pytest.mark.clause("3.5.5")
@@ -781,20 +672,20 @@ async def test_a_settled_subscription_gives_access_again_and_an_open_one_is_repo
 ) -> None:
     bought = await shop.buy()
     stop(shop, bought)
-    assert await run_day(shop) == [
+    assert await run_round(shop) == [
         "membership_ended",
         "members_charged_without_access",
         "maintenance_done",
     ]
-    assert await run_day(shop) == ["members_charged_without_access", "maintenance_done"]
+    assert await run_round(shop) == ["members_charged_without_access", "maintenance_done"]
     settle(shop, bought)
-    assert await run_day(shop) == ["membership_resumed", "maintenance_done"]
-    assert await run_day(shop) == ["maintenance_done"]
+    assert await run_round(shop) == ["membership_resumed", "maintenance_done"]
+    assert await run_round(shop) == ["maintenance_done"]
     assert await shop.status(bought.api_key) == 403
     (held,) = await shop.served.access.list_open_memberships("stripe")
     assert (held.ended_at, held.ended_reason) == (None, None)
     set_status("canceled")(shop, bought)
-    assert await run_day(shop) == ["membership_ended", "maintenance_done"]
+    assert await run_round(shop) == ["membership_ended", "maintenance_done"]
     assert await shop.served.access.list_open_memberships("stripe") == []
 
 
@@ -802,23 +693,22 @@ async def test_a_refund_of_an_earlier_month_ends_nothing(shop: StripeShop) -> No
     bought = await shop.buy()
     pay_month(shop, bought)
     shop.stripe.refund(bought.charge)
-    assert await run_day(shop) == ["maintenance_done"]
+    assert await run_round(shop) == ["maintenance_done"]
     assert await shop.status(bought.api_key) == 200
 
 
 @pytest.mark.parametrize("is_paused", [True, False])
 async def test_a_key_ends_after_the_dunning_window(shop: StripeShop, is_paused: bool) -> None:
     bought = await shop.buy()
-    subscription = shop.stripe.books.objects[bought.subscription]
     if is_paused:
-        shop.stripe.books.pause_collection(subscription, is_paused=True)
+        shop.stripe.pause_collection(bought.subscription)
     else:
-        set_status("past_due")(shop, bought)
+        shop.stripe.set_status(bought.subscription, "past_due")
     shop.clock.now += WINDOW_DAYS * DAY_MS - 60_000
-    assert await run_day(shop) == ["maintenance_done"]
+    assert await run_round(shop) == ["maintenance_done"]
     assert await shop.status(bought.api_key) == 200
     shop.clock.now += 60_000
-    assert (await run_day(shop))[0] == "membership_ended"
+    assert (await run_round(shop))[0] == "membership_ended"
     assert await shop.status(bought.api_key) == 403
 
 
@@ -840,7 +730,7 @@ async def test_after_any_history_a_member_has_access_or_the_operator_is_warned(
     bought = await shop.buy()
     for name in Random(seed).choices(sorted(STEPS), k=8):
         STEPS[name](shop, bought)
-        events = await run_day(shop)
+        events = await run_round(shop)
         (held,) = await shop.served.access.list_open_memberships("stripe")
         status = await shop.billing.fetch_status(held.row)
         assert (held.ended_at is not None) == ("members_charged_without_access" in events)

@@ -75,11 +75,7 @@ async def documents(host: DocumentHost, clock: ManualClock) -> AsyncIterator[Cli
 async def fetch_refusal(documents: ClientDocuments, client_id: str = CLIENT_ID) -> str:
     with pytest.raises(OAuthClientError) as refused:
         await documents.get(client_id)
-    assert refused.value.error in (
-        "invalid_client",
-        "invalid_client_metadata",
-        "invalid_redirect_uri",
-    )
+    assert refused.value.error.startswith("invalid_")
     assert not set(refused.value.message) & set('"\\\n')
     return refused.value.message
 
@@ -111,30 +107,26 @@ async def test_port_and_query_are_part_of_the_address(
 
 @pytest.mark.clause("11.8")
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "content_type"),
     [
-        CHATGPT_METHODS,
-        {"token_endpoint_auth_method": None},
-        {"client_name": None, "logo_uri": 5, "jwks": [], "scope": {}, "contacts": "me"},
-        {"grant_types": ["authorization_code", "urn:ietf:params:oauth:grant-type:jwt-bearer"]},
+        *(
+            (fields, "application/json")
+            for fields in (
+                CHATGPT_METHODS,
+                {"token_endpoint_auth_method": None},
+                {"client_name": None, "logo_uri": 5, "jwks": [], "scope": {}, "contacts": "me"},
+                {"grant_types": ["authorization_code", "urn:ietf:params:oauth:grant-type:x"]},
+            )
+        ),
+        *(({}, kind) for kind in ("application/json; charset=utf-8", "application/cimd+json")),
     ],
 )
 async def test_a_document_of_a_public_client_is_accepted(
-    documents: ClientDocuments, host: DocumentHost, fields: Mapping[str, object]
-) -> None:
-    host.responses["/client.json"] = build_response(DOCUMENT | fields)
-    assert (await documents.get(CLIENT_ID)).redirect_uris == tuple(DOCUMENT["redirect_uris"])
-
-
-@pytest.mark.parametrize(
-    "content_type", ["application/json; charset=utf-8", "application/cimd+json"]
-)
-async def test_json_types_are_accepted(
-    documents: ClientDocuments, host: DocumentHost, content_type: str
+    documents: ClientDocuments, host: DocumentHost, fields: Mapping[str, object], content_type: str
 ) -> None:
     headers = {"Content-Type": content_type}
-    host.responses["/client.json"] = build_response(DOCUMENT, headers=headers)
-    assert (await documents.get(CLIENT_ID)).name == "A client"
+    host.responses["/client.json"] = build_response(DOCUMENT | fields, headers=headers)
+    assert (await documents.get(CLIENT_ID)).redirect_uris == tuple(DOCUMENT["redirect_uris"])
 
 
 @pytest.mark.clause("11.3")
@@ -225,43 +217,27 @@ async def test_no_more_than_the_limit_is_read_of_an_endless_document(
 
 
 @pytest.mark.clause("11.5", "11.7")
-@pytest.mark.parametrize(
-    "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{"]
-)
-async def test_a_host_that_hangs_is_given_up(
-    host: DocumentHost, clock: ManualClock, head: bytes
+@pytest.mark.parametrize("hangs", ["lookup", "connection", "body", "drip"])
+async def test_a_host_that_hangs_or_drips_is_given_up(
+    host: DocumentHost, clock: ManualClock, hangs: str
 ) -> None:
     async def hang(writer: asyncio.StreamWriter) -> None:
-        writer.write(head)
-        await writer.drain()
-        await asyncio.Event().wait()
-
-    host.responses["/client.json"] = hang
-    documents = ClientDocuments(clock, host.transport, host.resolve, timeout_s=0.3)
-    assert "0.3 seconds" in await fetch_refusal(documents)
-
-
-@pytest.mark.clause("11.5", "11.7")
-async def test_a_host_that_drips_is_given_up(host: DocumentHost, clock: ManualClock) -> None:
-    async def drip(writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
-        while True:
+        if hangs != "connection":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{")
+        while hangs == "drip":
             writer.write(b" ")
             await writer.drain()
             await asyncio.sleep(0.01)
-
-    host.responses["/client.json"] = drip
-    documents = ClientDocuments(clock, host.transport, host.resolve, timeout_s=0.3)
-    assert "0.3 seconds" in await fetch_refusal(documents)
-
-
-@pytest.mark.clause("11.7")
-async def test_a_lookup_that_hangs_is_given_up(host: DocumentHost, clock: ManualClock) -> None:
-    async def hang(_: str) -> Sequence[str]:
+        await writer.drain()
         await asyncio.Event().wait()
-        return PUBLIC_ADDRESSES
 
-    documents = ClientDocuments(clock, host.transport, hang, timeout_s=0.3)
+    async def resolve(name: str) -> Sequence[str]:
+        if hangs == "lookup":
+            await asyncio.Event().wait()
+        return await host.resolve(name)
+
+    host.responses["/client.json"] = hang
+    documents = ClientDocuments(clock, host.transport, resolve, timeout_s=0.3)
     assert "0.3 seconds" in await fetch_refusal(documents)
 
 
@@ -347,20 +323,13 @@ INTERNAL_ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize("address", INTERNAL_ADDRESSES)
-async def test_a_name_of_an_internal_address_is_refused(
-    documents: ClientDocuments, host: DocumentHost, address: str
+@pytest.mark.parametrize("address", [*INTERNAL_ADDRESSES, None])
+async def test_a_name_of_an_internal_address_or_of_none_is_refused(
+    documents: ClientDocuments, host: DocumentHost, address: str | None
 ) -> None:
-    host.addresses[HOST] = [*PUBLIC_ADDRESSES, address]
+    host.addresses[HOST] = [] if address is None else [*PUBLIC_ADDRESSES, address]
     assert "not on the public internet" in await fetch_refusal(documents)
     assert host.connections == []
-
-
-async def test_a_name_without_addresses_is_refused(
-    documents: ClientDocuments, host: DocumentHost
-) -> None:
-    host.addresses[HOST] = []
-    assert "not on the public internet" in await fetch_refusal(documents)
 
 
 async def test_the_address_that_was_checked_is_connected_to(

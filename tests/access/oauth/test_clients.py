@@ -65,31 +65,14 @@ def registry(store: AccessStore, clock: ManualClock) -> ClientRegistry:
     return ClientRegistry(store, ClientDocuments(clock), clock)
 
 
-async def refuse(registry: ClientRegistry, metadata: object) -> OAuthClientError:
-    with pytest.raises(OAuthClientError) as refused:
-        await registry.register(metadata, ADDRESS)
-    return refused.value
-
-
 @pytest.mark.clause("access")
 async def test_a_registered_client_is_found(registry: ClientRegistry) -> None:
     client = await registry.register(METADATA, ADDRESS)
     assert client == OAuthClient(client.client_id, "A client", ("http://localhost/callback",), NOON)
     assert await registry.find(client.client_id) == client
     assert (await registry.register(METADATA, ADDRESS)).client_id != client.client_id
-
-
-@pytest.mark.clause("access")
-async def test_unknown_ids_are_not_found(registry: ClientRegistry) -> None:
-    for client_id in (
-        "",
-        "http://client.example/c",
-        "\x00",
-        "\ud800",
-        "oc_" + "x" * 32,
-        "é" * 9000,
-    ):
-        assert await registry.find(client_id) is None
+    for unknown in ("", "http://client.example/c", "\x00", "\ud800", f"oc_{'x' * 32}", "é" * 9000):
+        assert await registry.find(unknown) is None
 
 
 class Visits:
@@ -184,6 +167,7 @@ async def test_a_response_has_integers_and_no_nulls(registry: ClientRegistry) ->
         {"grant_types": ["authorization_code", "refresh_token"], "response_types": ["code"]},
         {"grant_types": [], "response_types": []},
         {"redirect_uris": ["https://vscode.dev/redirect", "http://127.0.0.1:33418/"]},
+        {"redirect_uris": ["app.x:/a", "app.x:/b", "app.x:/a"]},
     ],
 )
 async def test_metadata_as_hosts_send_it_registers_a_public_client(
@@ -192,7 +176,8 @@ async def test_metadata_as_hosts_send_it_registers_a_public_client(
     response = describe_registration(await registry.register(METADATA | fields, ADDRESS))
     assert response["token_endpoint_auth_method"] == "none"
     assert "client_secret" not in response
-    assert response["redirect_uris"] == (METADATA | fields)["redirect_uris"]
+    # Repeated ones are stored once.
+    assert response["redirect_uris"] == list(dict.fromkeys((METADATA | fields)["redirect_uris"]))
 
 
 @pytest.mark.clause("access", "11.1", "11.8")
@@ -221,17 +206,10 @@ async def test_metadata_as_hosts_send_it_registers_a_public_client(
 async def test_other_metadata_is_refused(
     registry: ClientRegistry, metadata: object, error: str
 ) -> None:
-    refusal = await refuse(registry, metadata)
-    assert refusal.error == error
-    assert not set(refusal.message) & set('"\\\n')
-
-
-@pytest.mark.clause("access")
-async def test_repeated_redirect_uris_are_stored_once(registry: ClientRegistry) -> None:
-    client = await registry.register(
-        {"redirect_uris": ["app.x:/a", "app.x:/b", "app.x:/a"]}, ADDRESS
-    )
-    assert client.redirect_uris == ("app.x:/a", "app.x:/b")
+    with pytest.raises(OAuthClientError) as refused:
+        await registry.register(metadata, ADDRESS)
+    assert refused.value.error == error
+    assert not set(refused.value.message) & set('"\\\n')
 
 
 @pytest.mark.clause("access", "11.9")
@@ -239,7 +217,8 @@ async def test_only_accepted_registrations_count_against_the_limit(
     registry: ClientRegistry, clock: ManualClock
 ) -> None:
     for _ in range(40):
-        await refuse(registry, {})
+        with pytest.raises(OAuthClientError):
+            await registry.register({}, ADDRESS)
     for _ in range(30):
         await registry.register(METADATA, ADDRESS)
     with pytest.raises(ApiError) as refused:

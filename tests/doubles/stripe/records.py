@@ -21,13 +21,15 @@ COLLECTIONS = {
     "dispute": "disputes",
     "event": "events",
     "price": "prices",
-    "refund": "refunds",
     "subscription": "subscriptions",
 }
 
 
 class StripeRecords:
-    """Objects by id, oldest first; `clock` returns epoch ms. Tests can change objects in place."""
+    """Objects by id, oldest first; `clock` returns epoch ms. Tests can change objects in place.
+
+    Methods take ids. Those that change an object return its event.
+    """
 
     def __init__(self, clock: Clock, *, livemode: bool) -> None:
         self._clock = clock
@@ -107,8 +109,9 @@ class StripeRecords:
             url=f"{address}/c/pay/{id_}",
         )
 
-    def complete(self, session: Object, *, is_delayed: bool) -> Object:
+    def pay(self, session_id: str, *, is_delayed: bool = False) -> Object:
         """Submit the pay page; with a delayed method the payment arrives with `settle`."""
+        session = self.objects[session_id]
         assert session["status"] == "open", session["status"]
         email = session["customer_email"]
         customer = self._add("customer", self._new_id("cus"), email=email, deleted=False)
@@ -116,7 +119,6 @@ class StripeRecords:
         session |= {
             "customer": customer["id"],
             "customer_details": {"email": email, "name": "A Buyer"},
-            "payment_status": "unpaid",
             "status": "complete",
             "subscription": subscription["id"],
             "url": None,
@@ -125,15 +127,16 @@ class StripeRecords:
             self._take_money(session)
         return self.add_event("checkout.session.completed", session)
 
-    def settle(self, session: Object) -> Object:
-        self._take_money(session)
-        return self.add_event("checkout.session.async_payment_succeeded", session)
+    def settle(self, session_id: str) -> Object:
+        self._take_money(self.objects[session_id])
+        return self.add_event("checkout.session.async_payment_succeeded", self.objects[session_id])
 
-    def expire(self, session: Object) -> Object:
-        session |= {"status": "expired", "url": None}
-        return self.add_event("checkout.session.expired", session)
+    def expire(self, session_id: str) -> Object:
+        self.objects[session_id] |= {"status": "expired", "url": None}
+        return self.add_event("checkout.session.expired", self.objects[session_id])
 
-    def set_status(self, subscription: Object, status: Status) -> Object:
+    def set_status(self, subscription_id: str, status: Status) -> Object:
+        subscription = self.objects[subscription_id]
         was_paused = subscription["status"] == "paused"
         subscription["status"] = status
         verb = {"canceled": "deleted", "paused": "paused"}.get(
@@ -143,20 +146,24 @@ class StripeRecords:
             subscription |= {"canceled_at": self._now(), "ended_at": self._now()}
         return self.add_event(f"customer.subscription.{verb}", subscription)
 
-    def pause_collection(self, subscription: Object, *, is_paused: bool) -> Object:
-        """Pause or resume the collection of payments, which leaves the status as it is."""
-        paused = {"behavior": "void", "resumes_at": None}
-        subscription["pause_collection"] = paused if is_paused else None
+    def cancel_subscription(self, subscription_id: str) -> Object:
+        return self.set_status(subscription_id, "canceled")
+
+    def pause_collection(self, subscription_id: str) -> Object:
+        """Pause the collection of payments, which leaves the status as it is."""
+        subscription = self.objects[subscription_id]
+        subscription["pause_collection"] = {"behavior": "void", "resumes_at": None}
         return self.add_event("customer.subscription.updated", subscription)
 
-    def change_price(self, subscription: Object, price: str) -> Object:
+    def change_price(self, subscription_id: str, price: str) -> Object:
         """Put a subscription on another price."""
+        subscription = self.objects[subscription_id]
         subscription["items"]["data"][0]["price"] = deepcopy(self.objects[price])
         return self.add_event("customer.subscription.updated", subscription)
 
-    def close_dispute(self, dispute: Object, status: str) -> Object:
-        dispute["status"] = status
-        return self.add_event("charge.dispute.closed", dispute)
+    def close_dispute(self, dispute_id: str, status: str) -> Object:
+        self.objects[dispute_id]["status"] = status
+        return self.add_event("charge.dispute.closed", self.objects[dispute_id])
 
     def add_charge(self, customer: str, amount: int, *, is_paid: bool = True) -> Object:
         """Add a charge, as for each attempt to take the money of a period."""
@@ -178,25 +185,18 @@ class StripeRecords:
         self.add_event("charge.succeeded" if is_paid else "charge.failed", charge)
         return charge
 
-    def refund(self, charge: Object, amount: int | None) -> Object:
-        """Refund an amount (if None, the rest of the charge); return the refund."""
+    def refund(self, charge_id: str, amount: int | None = None) -> Object:
+        """Refund an amount in cents, or the rest of the charge if there is none."""
+        charge = self.objects[charge_id]
         given_back = charge["amount"] - charge["amount_refunded"] if amount is None else amount
         charge["amount_refunded"] += given_back
         charge["refunded"] = charge["amount_refunded"] == charge["amount"]
-        refund = self._add(
-            "refund",
-            self._new_id("re"),
-            amount=given_back,
-            charge=charge["id"],
-            currency=charge["currency"],
-            payment_intent=charge["payment_intent"],
-            reason=None,
-            status="succeeded",
-        )
-        self.add_event("charge.refunded", charge)
-        return refund
+        return self.add_event("charge.refunded", charge)
 
-    def dispute(self, charge: Object, status: str, case_type: str) -> Object:
+    def dispute(
+        self, charge_id: str, status: str = "needs_response", case_type: str = "chargeback"
+    ) -> Object:
+        charge = self.objects[charge_id]
         charge["disputed"] = True
         dispute = self._add(
             "dispute",

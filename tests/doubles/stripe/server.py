@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from schemas.vocabulary import Clock
-from tests.doubles.stripe.records import COLLECTIONS, Object, Status, StripeRecords
+from tests.doubles.stripe.records import COLLECTIONS, Object, StripeRecords
 from tests.support.running_service import open_loopback_socket, run_app
 
 KINDS = {path: kind for kind, path in COLLECTIONS.items()}
@@ -105,7 +105,7 @@ class StripeApi:
         self.address = ""
         self._books = books
         self._api_key = api_key
-        self._answered: dict[str, tuple[ApiRequest, int, Object]] = {}
+        self._answered: dict[str, tuple[ApiRequest, Object]] = {}
 
     def authenticate(self, authorization: str | None) -> None:
         """Raise RefusalError for a wrong key, masked as Stripe masks it."""
@@ -116,34 +116,25 @@ class StripeApi:
 
     def answer(self, call: ApiRequest) -> Response:
         """Answer a request; a POST with a known idempotency key gets the first response again."""
-        known = self._answered.get(call.idempotency_key or "") if call.method == "POST" else None
-        if known is None:
-            status, body = self._answer_once(call)
-            if call.method == "POST" and call.idempotency_key and status == 200:
-                self._answered[call.idempotency_key] = (call, status, body)
-            return JSONResponse(body, status)
-        first, status, body = known
-        if first != call:
-            message = "Keys for idempotent requests can only be used with the same parameters."
-            refusal = RefusalError(400, message, type="idempotency_error")
-            return JSONResponse(refusal.body, refusal.status)
-        return JSONResponse(body, status, {"Idempotent-Replayed": "true"})
-
-    def _answer_once(self, call: ApiRequest) -> tuple[int, Object]:
+        key = call.idempotency_key if call.method == "POST" else None
         try:
-            return 200, self._execute(call)
+            first, body = self._answered.get(key or "", (None, {}))
+            if first is None:
+                body = self._execute(call)
+            elif first != call:
+                message = "Keys for idempotent requests can only be used with the same parameters."
+                raise RefusalError(400, message, type="idempotency_error")
         except RefusalError as refusal:
-            return refusal.status, refusal.body
+            return JSONResponse(refusal.body, refusal.status)
+        if key is not None:
+            self._answered[key] = (call, body)
+        return JSONResponse(body, headers={} if first is None else {"Idempotent-Replayed": "true"})
 
     def _execute(self, call: ApiRequest) -> Object:
         """Execute a request and return a copy, so that later changes do not alter the response."""
         expand = call.parameters.get("expand", [])
         if call.method == "POST" and call.path == "checkout/sessions":
             return self._expand(self._open_session(call.parameters), expand)
-        if call.method == "POST" and call.path == "refunds":
-            charge = self._find("charge", call.parameters.get("charge", ""))
-            amount = int(call.parameters["amount"]) if "amount" in call.parameters else None
-            return self._expand(self._books.refund(charge, amount), expand)
         if call.method == "POST" and call.path == "billing_portal/sessions":
             customer = self._find("customer", call.parameters.get("customer", ""), "customer")
             return self._books.open_portal(
@@ -154,24 +145,7 @@ class StripeApi:
         collection, _, id_ = call.path.rpartition("/")
         if call.method == "GET" and collection in KINDS:
             return self._expand(self._find(KINDS[collection], id_), expand)
-        if call.method == "DELETE" and collection == "subscriptions":
-            subscription = self._find("subscription", id_)
-            self._books.set_status(subscription, "canceled")
-            return self._expand(subscription, expand)
-        match = re.fullmatch("checkout/sessions/([^/]+)/(expire|line_items)", call.path)
-        if match and (call.method, match[2]) in {("POST", "expire"), ("GET", "line_items")}:
-            return self._act_on_session(self._find("checkout.session", match[1]), match[2], expand)
         raise RefusalError(404, f"Unrecognized request URL ({call.method}: /v1/{call.path}).")
-
-    def _act_on_session(self, session: Object, what: str, expand: list[str]) -> Object:
-        if what == "line_items":
-            return self._line_items(session)
-        if session["status"] != "open":
-            raise RefusalError(
-                400, "Only Checkout Sessions with a status in [open] can be expired."
-            )
-        self._books.expire(session)
-        return self._expand(session, expand)
 
     def _open_session(self, given: Object) -> Object:
         for name in given:
@@ -210,11 +184,7 @@ class StripeApi:
         if (after := call.parameters.get("starting_after")) is not None:
             rows = rows[[row["id"] for row in rows].index(after) + 1 :]
         data = [self._expand(row, []) for row in rows[:limit]]
-        return _build_list(f"/v1/{call.path}", data, has_more=len(rows) > limit)
-
-    def _line_items(self, session: Object) -> Object:
-        items = deepcopy(self._books.line_items[session["id"]])
-        return _build_list(f"/v1/checkout/sessions/{session['id']}/line_items", items)
+        return {"object": "list", "data": data, "has_more": len(rows) > limit}
 
     def _expand(self, found: Object, expand: list[str]) -> Object:
         """Return a copy of an object with some fields expanded from ids to objects."""
@@ -225,19 +195,11 @@ class StripeApi:
                     400, f"This property cannot be expanded ({name}).", param="expand"
                 )
             if name == "line_items":
-                shown[name] = self._line_items(found)
+                items = deepcopy(self._books.line_items[found["id"]])
+                shown[name] = {"object": "list", "data": items, "has_more": False}
             elif found[name] is not None:
                 shown[name] = deepcopy(self._books.objects[found[name]])
         return shown
-
-
-def _build_list(url: str, data: list[Object], *, has_more: bool = False) -> Object:
-    return {"object": "list", "data": data, "has_more": has_more, "url": url}
-
-
-def format_event(event: Object) -> bytes:
-    """Return an event as the body of a webhook, indented as Stripe's."""
-    return json.dumps(event, indent=2).encode()
 
 
 API_KEY = "sk_test_51DoubleKey"
@@ -262,23 +224,19 @@ class DroppedResponse(Response):
         await send({"type": "http.response.body", "body": b"{", "more_body": True})
 
 
-class StripeDouble:
-    """One account, in test mode unless `livemode`, with a monthly and a yearly price.
-
-    Methods that change an object return its event.
-    """
+class StripeDouble(StripeRecords):
+    """One account, in test mode unless `livemode`, with a monthly and a yearly price."""
 
     def __init__(self, clock: Clock, *, livemode: bool = False) -> None:
+        super().__init__(clock, livemode=livemode)
         self.api_key = API_KEY.replace("test", "live") if livemode else API_KEY
         self.webhook_secret = WEBHOOK_SECRET
         self.prices = {"monthly": MONTHLY, "yearly": YEARLY}
-        self.books = StripeRecords(clock, livemode=livemode)
-        self.books.add_price(MONTHLY, 129_00, "month")
-        self.books.add_price(YEARLY, 1_199_00, "year")
-        self.books.set_up_portal()
+        self.add_price(MONTHLY, 129_00, "month")
+        self.add_price(YEARLY, 1_199_00, "year")
+        self.set_up_portal()
         self.requests: list[ApiRequest] = []
-        self._clock = clock
-        self._api = StripeApi(self.books, self.api_key)
+        self._api = StripeApi(self, self.api_key)
         self._troubles: deque[Failure | Callable[[], Response]] = deque()
         self._delays: dict[str, Callable[[], Awaitable[object]]] = {}
         self._open = asyncio.Event()
@@ -292,57 +250,27 @@ class StripeDouble:
     def build_app(self, address: str) -> Starlette:
         """Return the ASGI app; its pay pages are below `address`."""
         self._api.address = address
-        methods = ["GET", "POST", "DELETE"]
-        return Starlette(
-            routes=[
-                Route("/c/pay/{session}", self._pay_page, methods=["GET", "POST"]),
-                Route("/v1/{path:path}", self._answer, methods=methods),
-            ]
-        )
-
-    def pay(self, session: str, *, is_delayed: bool = False) -> Object:
-        """Pay a checkout; with a delayed method the payment arrives with `settle`."""
-        return self.books.complete(self.books.objects[session], is_delayed=is_delayed)
-
-    def settle(self, session: str) -> Object:
-        return self.books.settle(self.books.objects[session])
-
-    def expire(self, session: str) -> Object:
-        return self.books.expire(self.books.objects[session])
-
-    def cancel_subscription(self, subscription: str) -> Object:
-        return self.set_status(subscription, "canceled")
-
-    def set_status(self, subscription: str, status: Status) -> Object:
-        return self.books.set_status(self.books.objects[subscription], status)
-
-    def refund(self, charge: str, amount: int | None = None) -> Object:
-        """Refund an amount in cents, or the rest of the charge if there is none."""
-        self.books.refund(self.books.objects[charge], amount)
-        return self.events[0]
-
-    def dispute(
-        self, charge: str, status: str = "needs_response", case_type: str = "chargeback"
-    ) -> Object:
-        return self.books.dispute(self.books.objects[charge], status, case_type)
+        paths = {"/c/pay/{session}": self._pay_page, "/v1/{path:path}": self._answer}
+        routes = [Route(path, do, methods=["GET", "POST"]) for path, do in paths.items()]
+        return Starlette(routes=routes)
 
     @property
     def events(self) -> list[Object]:
         """Every event, newest first."""
-        return self.books.list_objects("event")
+        return self.list_objects("event")
 
     def sessions(self) -> list[Object]:
         """Every checkout, newest first."""
-        return self.books.list_objects("checkout.session")
+        return self.list_objects("checkout.session")
 
     def subscription_of(self, session: str) -> str:
-        subscription: str = self.books.objects[session]["subscription"]
+        subscription: str = self.objects[session]["subscription"]
         return subscription
 
     def charge_of(self, session: str) -> str:
         """Return the id of the newest charge of a paid checkout's customer."""
-        customer = self.books.objects[session]["customer"]
-        charge: str = self.books.list_objects("charge", customer=customer)[0]["id"]
+        customer = self.objects[session]["customer"]
+        charge: str = self.list_objects("charge", customer=customer)[0]["id"]
         return charge
 
     def fail(self, status: int, *, times: int = 1, is_executed: bool = False) -> None:
@@ -378,7 +306,7 @@ class StripeDouble:
         self, event: Object, *, at: int | None = None, secret: str | None = None
     ) -> tuple[bytes, str]:
         """Return body and Stripe-Signature of a webhook signed `at` (epoch seconds)."""
-        payload = format_event(event)
+        payload = json.dumps(event, indent=2).encode()
         return payload, sign_payload(payload, at or self._clock() // 1000, secret or WEBHOOK_SECRET)
 
     async def send(self, url: str, event: Object, *, at: int | None = None) -> httpx.Response:
@@ -406,10 +334,18 @@ class StripeDouble:
             return trouble()
         if trouble.is_executed:
             self._api.answer(call)
-        return DroppedResponse() if trouble.status is None else _build_failure(trouble)
+        if trouble.status is None:
+            return DroppedResponse()
+        error = RefusalError(trouble.status, "An unknown error occurred.")
+        if trouble.status == 429:
+            error = RefusalError(429, "Request rate limit exceeded.", code="rate_limit")
+        # An executed request can be retried at once.
+        retry = "true" if trouble.is_executed else "false"
+        headers = {"Stripe-Should-Retry": retry, "Request-Id": "req_double"}
+        return JSONResponse(error.body, error.status, headers)
 
     async def _pay_page(self, request: Request) -> Response:
-        session = self.books.objects[request.path_params["session"]]
+        session = self.objects[request.path_params["session"]]
         if request.method == "POST":
             self.pay(session["id"])
             return RedirectResponse(
@@ -424,18 +360,6 @@ def sign_payload(payload: bytes, at: int, secret: str) -> str:
     """Return the Stripe-Signature of a body: HMAC-SHA256 over time (epoch seconds) and body."""
     digest = hmac.digest(secret.encode(), f"{at}.".encode() + payload, "sha256").hex()
     return f"t={at},v1={digest},v0={'0' * 64}"
-
-
-def _build_failure(trouble: Failure) -> Response:
-    """Return an error response as Stripe's; an executed request can be retried at once."""
-    status = trouble.status or 500
-    if status == 429:
-        error = RefusalError(429, "Request rate limit exceeded.", code="rate_limit")
-    else:
-        error = RefusalError(status, "An unknown error occurred.")
-    retry = "true" if trouble.is_executed else "false"
-    headers = {"Stripe-Should-Retry": retry, "Request-Id": "req_double"}
-    return JSONResponse(error.body, status, headers)
 
 
 @asynccontextmanager

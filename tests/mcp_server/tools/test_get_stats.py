@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
 from schemas.coverage import Coverage

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from access.billing.sandbox import NoBilling
+from access.billing.provider import NoBilling
 from mcp_server.tools.get_usage import DESCRIPTION
 from tests.support.bad_inputs import USAGE
 from tests.support.response_schemas import parse_size

@@ -452,7 +452,7 @@ def test_missing_stripe_settings_must_be_fixed_and_no_secret_is_printed(well, so
 
 
 def remove_portal(stripe: StripeDouble) -> None:
-    stripe.books.objects.pop(stripe.books.list_objects("billing_portal.configuration")[0]["id"])
+    stripe.objects.pop(stripe.list_objects("billing_portal.configuration")[0]["id"])
 
 
 POLICIES = {

@@ -7,8 +7,7 @@ from pydantic import SecretStr
 from tlog_scales.signing import Vkey
 from tlog_scales.tlog import Checkpoint
 
-from access.billing.provider import BillingSetupError, Provider
-from access.billing.sandbox import NoBilling, SandboxBilling
+from access.billing.provider import BillingSetupError, NoBilling, Provider, SandboxBilling
 from access.billing.stripe import StripeBilling
 from access.mail import Outbox, SmtpMailer
 from compute.signing.log_signer import load_key

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from access.billing.sandbox import SandboxBilling
+from access.billing.provider import SandboxBilling
 from access.maintenance import MaintenanceJob
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
