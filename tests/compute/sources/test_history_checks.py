@@ -1,7 +1,6 @@
 """Fetched history beside the stored one: differences, holes, and bars that are not plausible."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,13 +28,8 @@ from tests.doubles.venues.server import VenuesDouble
 from tests.support.bar_sets import get_recorded_folder, load_series, require_recorded
 from tests.support.live_service import (
     START,
-    UNIVERSE,
     LiveService,
-    keep_last,
-    replay_recording,
-    write_recording,
 )
-from tests.support.running_service import ManualClock
 from tests.support.small_market import load_past
 
 pytestmark = pytest.mark.clause("live")
@@ -278,19 +272,6 @@ async def load_opens(one: LiveService, ticker: str) -> list[int]:
     return [at for block in blocks for at in block.open_time.tolist()]
 
 
-@pytest.mark.prove
-async def test_a_venue_that_returns_a_part_of_each_page_leaves_no_bar_out(
-    open_service: Open, made: dict[str, Market], clock: ManualClock
-) -> None:
-    made["ETH"].shorten(9)
-    async with open_service() as one:
-        await one.start()
-        opens = await load_opens(one, "ETH")
-        assert opens == list(range(opens[0], START, HOUR_S))
-        assert opens[0] == (clock.now // 1000 - 2 * DAY_S) // DAY_S * DAY_S
-        assert await count_missing(one) == {}
-
-
 async def test_bars_that_stay_missing_are_counted_logged_once_and_named_over_restarts(
     open_service: Open, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
@@ -478,43 +459,6 @@ def move_level(market: Market, factor: float) -> Market:
     return Market(bars, market.settlements)
 
 
-@pytest.mark.prove
-async def test_a_withdrawn_spike_publishes_nothing_and_its_hour_comes_one_run_late(
-    open_service: Open,
-    double: VenuesDouble,
-    made: dict[str, Market],
-    clock: ManualClock,
-    tmp_path: Path,
-) -> None:
-    spiked = spike(made["ETH"], factor=10.0, corrected_at=WITHDRAWN_AT)
-    double.get_venue("binance").add_listing("ETH/USDT", spiked)
-    end = START + 4 * HOUR_S
-    async with open_service(history_s=HISTORY_S) as one:
-        begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
-        await one.start()
-        with capture_logs() as logged:
-            await one.run_hour(NEXT)
-            await one.run_late(30)
-            assert (await one.load_freshness())["late_assets"] == {"ETH": ["1h"]}
-            assert "leaves the range of the bars before it" in one.source.late_reasons["ETH"]
-            assert await one.load_closes("BTC") == [NEXT]
-            for hour in range(NEXT + HOUR_S, end + 1, HOUR_S):
-                await one.run_hour(hour, after_s=905)
-                assert "ETH" not in one.runs.late
-        held = [line for line in logged if line["event"] == "bar_held"]
-        assert [(line["ticker"], line["at"]) for line in held] == [("ETH", "binance ETH/USDT")]
-        assert [line for line in logged if line["event"] == "bars_missing"] == []
-        served, changes = await one.store.snapshot(), await one.load_changes()
-        await one.check_audit()
-    folder = write_recording(tmp_path / "bars", {"ETH": made["ETH"]}, [], begin, end)
-    replayed = await replay_recording(folder, tmp_path / "replayed.db", UNIVERSE, end)
-    assert served.readings["ETH"] == replayed.snapshot.readings["ETH"]
-    rows = [row[1:9] for row in changes if row.ticker == "ETH"]
-    assert sorted(rows, key=str) == sorted(
-        (row[1:9] for row in keep_last(replayed.changes, START)), key=str
-    )
-
-
 @pytest.mark.parametrize("factor", [0.4, 2.5])
 @pytest.mark.sampled(2)
 @pytest.mark.prove
@@ -600,11 +544,18 @@ async def test_an_implausible_bar_of_a_stock_is_held_in_each_hour_of_its_session
         assert "leaves the range" in one.source.late_reasons["NVDA"]
 
 
+@pytest.mark.parametrize(
+    ("hours", "expected"), [(0, ["history_replaced"]), (4, ["bar_held", "history_replaced"])]
+)
 @pytest.mark.prove
-async def test_a_split_that_a_vendor_adjusts_hours_after_it_replaces_the_stored_history(
-    open_service: Open, double: VenuesDouble, made: dict[str, Market]
+async def test_a_split_that_a_vendor_adjusts_at_once_or_hours_later_replaces_the_stored_history(
+    open_service: Open,
+    double: VenuesDouble,
+    made: dict[str, Market],
+    hours: int,
+    expected: list[str],
 ) -> None:
-    split_at, adjusted_at = OPENING, OPENING + 4 * HOUR_S
+    split_at, adjusted_at = OPENING, OPENING + hours * HOUR_S
     bars = made["NVDA"].all_bars()
     cut = [cut_prices(bar, 4.0) for bar in bars]
     is_new = [bar.open_time >= split_at - HOUR_S for bar in bars]
@@ -621,8 +572,9 @@ async def test_a_split_that_a_vendor_adjusts_hours_after_it_replaces_the_stored_
         with capture_logs() as logged:
             for close in range(OPENING, OPENING + 6 * HOUR_S, HOUR_S):
                 await one.run_hour(close, after_s=905)
-        events = [line["event"] for line in logged if line.get("ticker") == "NVDA"]
-        assert events == ["bar_held", "history_replaced"]
+        told = [line for line in logged if line.get("ticker") == "NVDA"]
+        assert [line["event"] for line in told] == expected
+        assert told[-1]["why"] == "split 4:1"
         [old] = await one.store.bars("NVDA", revision=0)
         [new] = await one.store.bars("NVDA")
         before = old.open_time < split_at - HOUR_S

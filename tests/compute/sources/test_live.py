@@ -35,11 +35,8 @@ from tests.support.live_service import (
     START,
     UNIVERSE,
     LiveService,
-    keep_last,
     list_all_markets,
     make_asset,
-    replay_recording,
-    write_recording,
 )
 from tests.support.row_builders import list_epochs
 from tests.support.small_market import load_past
@@ -134,20 +131,6 @@ async def test_a_first_start_builds_history_in_silence_and_publishes_later_chang
 
 
 @pytest.mark.prove
-async def test_an_asset_still_warms_up_in_silence_if_its_first_calls_fail(
-    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
-) -> None:
-    async with open_service(history_s=HISTORY_S) as one:
-        binance("unavailable", times=3)(double, {})
-        await one.start()
-        one.clock.now += 60_000
-        await one.build_histories()
-        assert set((await one.store.snapshot()).readings) == set(ALWAYS)
-        assert set((await one.store.publish_from()).values()) == {clock.now - 60_000}
-        assert [row for row in await one.load_changes() if row.published] == []
-
-
-@pytest.mark.prove
 async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_it_comes(
     open_service: Open, double: VenuesDouble, clock: AcceleratedClock
 ) -> None:
@@ -236,28 +219,6 @@ async def test_a_first_start_serves_each_asset_as_soon_as_its_own_history_is_com
         # No row takes so many milliseconds that the clock falls behind.
         assert max(row.created_at for row in await one.load_changes()) < one.clock.now + 1000
         await one.check_audit()
-
-
-@pytest.mark.prove
-async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
-    open_service: Open, made: dict[str, Market], clock: AcceleratedClock, tmp_path: Path
-) -> None:
-    end = START + 6 * HOUR_S
-    async with open_service(history_s=HISTORY_S) as one:
-        await one.start()
-        for hour in range(START + HOUR_S, end + 1, HOUR_S):
-            await one.run_hour(hour, after_s=905)
-        served, changes = await one.store.snapshot(), await one.load_changes()
-        await one.check_audit()
-    begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
-    recorded = {ticker: made[ticker] for ticker in ("BTC", "ETH", "OKB")}
-    folder = write_recording(tmp_path / "bars", recorded, ["BTC"], begin, end)
-    replayed = await replay_recording(folder, tmp_path / "replayed.db", UNIVERSE, end)
-    for ticker in recorded:
-        assert served.readings[ticker] == replayed.snapshot.readings[ticker], ticker
-    own = [row for row in without_times(changes) if row[0] in recorded]
-    expected = without_times(keep_last(replayed.changes, START))
-    assert sorted(own, key=repr) == sorted(expected, key=repr)
 
 
 @pytest.mark.prove
@@ -354,37 +315,6 @@ async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar
     assert await live.load_closes("ETH") == [NEXT]
 
 
-@pytest.mark.prove
-async def test_requests_that_hang_time_out_and_lose_no_bar(
-    open_service: Open, double: VenuesDouble, made: dict[str, Market]
-) -> None:
-    async with open_service() as one:
-        await one.start()
-    async with open_service(timeout_s=0.5) as one:
-        binance("hanging", times=None)(double, made)
-        await one.run_hour(NEXT)
-        assert tuple(one.runs.late) == ("ETH",)
-        assert one.source.late_reasons == {"ETH": "binance did not answer in time"}
-        double.clear_failures()
-        await one.run_late(700)
-        assert one.runs.late == {}
-        assert await one.load_closes("ETH") == [NEXT]
-
-
-@pytest.mark.prove
-async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
-    open_service: Open, made: dict[str, Market]
-) -> None:
-    made["ETH"].withhold(OPENS)
-    async with open_service() as one:
-        await one.start()
-        await one.run_hour(NEXT)
-        assert tuple(one.runs.late) == ("ETH",)
-        await one.run_hour(NEXT + HOUR_S)
-        assert one.runs.late == {}
-        assert await one.load_closes("ETH") == [NEXT + HOUR_S]
-
-
 async def test_a_forming_bar_is_never_used(live: LiveService, made: dict[str, Market]) -> None:
     await live.run_hour(NEXT, after_s=3500)
     for ticker in ("BTC", "ETH", "OKB"):
@@ -402,75 +332,12 @@ async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_st
         await one.start()
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
         assert one.source.get_native_timeframe("ETH") is None
+        coverage = (await one.store.snapshot()).coverage
+        assert coverage is not None
+        assert [a.ticker for a in coverage.assets if not a.timeframes] == ["ETH", "XAU"]
         readings = (await one.store.snapshot()).readings
         assert set(readings) <= {"BTC", "OKB", "NVDA"}
         assert one.runs.late == {}
-
-
-@pytest.mark.prove
-async def test_an_asset_stays_at_the_venue_of_its_stored_bars(
-    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
-) -> None:
-    double.get_venue("binance").add_failure("restricted", times=None)
-    async with open_service() as one:
-        await one.start()
-    double.clear_failures()
-    clock.now += 60_000
-    async with open_service() as one:
-        assert one.source.get_listing("BTC") == "okx BTC/USDT"
-        assert one.source.get_listing("ETH") == "binance ETH/USDT"
-
-
-@pytest.mark.prove
-async def test_a_listing_that_has_ended_by_the_clock_is_left_even_if_its_venue_is_silent(
-    open_service: Open, double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path
-) -> None:
-    async with open_service() as one:
-        await one.start()
-        assert one.source.get_listing("BTC") == "binance BTC/USDT"
-    # START is on 2026-09-30: the end lies ahead at the first restart, and has passed by the second.
-    ending = universe_with("BTC", until=date(2026, 10, 1))
-    (tmp_path / "binance.json").unlink()
-    double.get_venue("binance").add_failure("unavailable", times=None)
-    clock.now += 60_000
-    async with open_service(ending) as one:
-        assert one.source.get_listing("BTC") == "binance BTC/USDT"
-    clock.now += DAY_S * 1000
-    async with open_service(ending) as one:
-        await one.runs.run_until(one.runs.due_hour)
-        assert "BTC" not in one.runs.late
-    async with open_service(ending) as one:
-        assert one.source.get_listing("BTC") == "okx BTC/USDT"
-
-
-@pytest.mark.prove
-async def test_an_asset_that_no_venue_lists_is_not_covered_and_never_late(
-    open_service: Open, double: VenuesDouble
-) -> None:
-    double.get_venue("binance").remove_listing("ETH/USDT")
-    async with open_service() as one:
-        await one.start()
-        assert one.source.get_native_timeframe("ETH") is None
-        assert one.runs.late == {}
-        coverage = (await one.store.snapshot()).coverage
-        assert coverage is not None
-        assert [a.ticker for a in coverage.assets if not a.timeframes] == ["ETH"]
-
-
-@pytest.mark.prove
-async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
-    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
-) -> None:
-    async with open_service() as one:
-        await one.start()
-    double.get_venue("binance").remove_listing("ETH/USDT")
-    clock.now += DAY_S * 1000
-    async with open_service() as one:
-        await one.runs.run_until(one.runs.due_hour)
-        assert tuple(one.runs.late) == ("ETH",)
-        assert one.source.late_reasons == {
-            "ETH": "binance does not list ETH/USDT, or no longer does"
-        }
 
 
 @pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
@@ -582,38 +449,39 @@ async def test_no_request_is_sent_while_a_session_is_closed(
         ) == request_count
 
 
-@pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
+def skew(by_ms: int) -> Trouble:
+    def turn_clocks(double: VenuesDouble, made: dict[str, Market]) -> None:
+        for name in ("binance", "okx"):
+            double.get_venue(name).skew_ms = by_ms
+
+    return turn_clocks
+
+
+def silence(double: VenuesDouble, made: dict[str, Market]) -> None:
+    for name in ("binance", "okx", "alpaca"):
+        double.get_venue(name).add_failure("unavailable", times=None)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (skew(-45_000), "45 s ahead of that of the venues"),
+        (skew(45_000), "45 s behind that of the venues"),
+        (silence, "no venue answers: check that this machine is online"),
+    ],
+    ids=["behind", "ahead", "silent"],
+)
 @pytest.mark.prove
-async def test_a_wrong_clock_stops_computing_with_an_error(
-    live: LiveService, double: VenuesDouble, skew_ms: int
+async def test_nothing_is_computed_while_no_venue_confirms_the_clock(
+    live: LiveService, double: VenuesDouble, made: dict[str, Market], trouble: Trouble, reason: str
 ) -> None:
-    for name in ("binance", "okx"):
-        double.get_venue(name).skew_ms = skew_ms
-    direction = "behind" if skew_ms > 0 else "ahead of"
-    with pytest.raises(NotReadyError, match=f"45 s {direction} that of the venues"):
+    trouble(double, made)
+    with pytest.raises(NotReadyError, match=reason):
         await live.run_hour(NEXT)
-    assert await live.load_closes("ETH") == []
-
-
-@pytest.mark.prove
-async def test_one_venue_of_two_with_a_clock_ahead_stops_nothing_and_is_named_once(
-    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
-) -> None:
-    assets = tuple(asset for asset in UNIVERSE.assets if asset.venue != "alpaca")
-    universe = Universe(assets=assets, renamed_on=UNIVERSE.renamed_on)
-    async with open_service(universe) as one:
-        await one.start()
-        double.get_venue("okx").skew_ms = 600_000
-        with capture_logs() as logged:
-            for hour in (NEXT, NEXT + HOUR_S):
-                await one.run_hour(hour)
-                assert one.runs.late == {}
-        assert [
-            (line["venue"], line["reason"])
-            for line in logged
-            if line["event"] == "venue_clock_wrong"
-        ] == [("okx", "the clock of okx is 600 s ahead of this machine's")]
-        assert await one.load_closes("OKB") == [NEXT, NEXT + HOUR_S]
+    double.clear_failures()
+    skew(0)(double, made)
+    await live.run_hour(NEXT)
+    assert await live.load_closes("ETH") == [NEXT]
 
 
 @pytest.mark.prove
@@ -632,20 +500,6 @@ async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_f
     assert (
         RawBar(OPENS, *block.values[0].tolist()) == made["OKB"].get_page(2**40, OPENS, OPENS, 1)[0]
     )
-
-
-@pytest.mark.parametrize("answer", [{}, None, {"serverTime": None}, {"serverTime": 10**30}])
-@pytest.mark.sampled(7)
-@pytest.mark.prove
-async def test_a_venue_whose_clock_cannot_be_read_has_no_vote(
-    live: LiveService, double: VenuesDouble, answer: object
-) -> None:
-    double.get_venue("binance").add_failure(
-        "garbled", path="time", times=None, garble=lambda body: answer
-    )
-    await live.run_hour(NEXT)
-    assert live.runs.late == {}
-    assert await live.load_closes("ETH") == [NEXT]
 
 
 BAD_ANSWERS: dict[str, Callable[[Any], Any]] = {
@@ -777,147 +631,69 @@ async def test_rates_are_fetched_again_with_bars_that_were_late(
     assert await live.load_closes("BTC") == [NEXT]
 
 
-@pytest.mark.prove
-async def test_nothing_is_computed_while_no_venue_answers(
-    live: LiveService, double: VenuesDouble
-) -> None:
-    for name in ("binance", "okx", "alpaca"):
-        double.get_venue(name).add_failure("unavailable", times=None)
-    with pytest.raises(NotReadyError, match="no venue answers: check that this machine is online"):
-        await live.run_hour(NEXT)
-    double.clear_failures()
-    await live.run_hour(NEXT)
-    assert await live.load_closes("ETH") == [NEXT]
-
-
-@pytest.mark.prove
-async def test_a_split_replaces_the_history_and_touches_no_published_row(
-    open_service: Open, made: dict[str, Market]
-) -> None:
-    first = START + 3 * HOUR_S
-    async with open_service(history_s=HISTORY_S) as one:
-        await one.start()
-        await one.run_hour(first, after_s=905)
-        before = await one.load_changes()
-        made["NVDA"].split(4.0, at=first + 1800)
-        with capture_logs() as logged:
-            for hour in range(1, 5):
-                await one.run_hour(first + hour * HOUR_S, after_s=905)
-        [replaced] = [line for line in logged if line["event"] == "history_replaced"]
-        assert (replaced["ticker"], replaced["why"]) == ("NVDA", "split 4:1")
-        assert [line for line in logged if line["event"] == "bar_held"] == []
-        assert (await one.load_changes())[: len(before)] == before
-        old = await one.store.bars("NVDA", revision=0)
-        new = await one.store.bars("NVDA")
-        count = len(old[0])
-        assert np.allclose(old[0].values[:, :4], 4 * new[0].values[:count, :4])
-        assert one.runs.late == {}
-        reasons = {row.reason for row in await list_epochs(one.store) if row.ticker == "NVDA"}
-        assert "split 4:1" in reasons
-        await one.check_audit()
-
-
-@pytest.mark.prove
-async def test_if_a_venue_begins_to_refuse_the_next_one_restates_the_history(
-    open_service: Open, double: VenuesDouble, made: dict[str, Market]
-) -> None:
-    bars = [bar._replace(volume=2 * bar.volume) for bar in made["BTC"].all_bars()]
-    double.get_venue("okx").add_listing("BTC/USDT", Market(bars, made["BTC"].settlements))
-    async with open_service(history_s=9 * DAY_S) as one:
-        await one.start()
-        assert one.source.get_listing("BTC") == "binance BTC/USDT"
-    double.get_venue("binance").add_failure("restricted", times=None)
-    async with open_service(history_s=9 * DAY_S) as one:
-        await one.run_hour(NEXT)
-        [block] = await one.store.bars("BTC")
-        doubled = {bar.open_time: 2 * bar.volume for bar in made["BTC"].all_bars()}
-        assert block.values[:, 4].tolist() == [doubled[at] for at in block.open_time.tolist()]
-        assert block.open_time[-1] == OPENS
-        assert set(one.source.late_reasons) == {"ETH", "XAU"}
-        epochs = [row for row in await list_epochs(one.store) if row.ticker == "BTC"]
-        assert {row.reason for row in epochs if row.revision} == {
-            "bars of okx BTC/USDT instead of binance BTC/USDT"
-        }
-        await one.run_hour(NEXT + HOUR_S)
-        assert (await one.store.revisions())["BTC"] == 1
-    async with open_service(history_s=9 * DAY_S) as one:
-        assert one.source.get_listing("BTC") == "okx BTC/USDT"
-        await one.run_hour(NEXT + 2 * HOUR_S)
-        assert (await one.store.revisions())["BTC"] == 1
-        await one.check_audit()
-
-
 ASSET = make_asset(
     "BTC",
     "a",
     "BTC/USDT",
-    fallbacks=(Listing(venue="b", symbol="BTC/USDT"), Listing(venue="c", symbol="BTC/USDC")),
+    fallbacks=(
+        Listing(venue="b", symbol="BTC/USDT"),
+        Listing(venue="c", symbol="BTC/USDC"),
+        Listing(venue="d", symbol="BTC/USDT", until=date(1970, 1, 2)),
+    ),
 )
-A, B, C = "a BTC/USDT", "b BTC/USDT", "c BTC/USDC"
+A, B, C, ENDED = "a BTC/USDT", "b BTC/USDT", "c BTC/USDC", "d BTC/USDT"
 LISTS = VenueStatus(frozenset({"BTC/USDT", "BTC/USDC"}))
 LACKS = VenueStatus(frozenset())
 SILENT = VenueStatus(frozenset(), VenueError("down"))
 REFUSES = VenueStatus(frozenset(), VenueError("451", is_permanent=True))
 
 
-def choose(source: str | None, *statuses: VenueStatus) -> str | None:
-    """Return the listing chosen with the statuses of the venues a, b and c, in this order."""
+@pytest.mark.parametrize(
+    ("source", "statuses", "expected"),
+    [
+        # Without bars, the first venue that answers.
+        (None, (LISTS, LISTS, LISTS), A),
+        (None, (LACKS, LISTS, LISTS), B),
+        (None, (REFUSES, LISTS, LISTS), B),
+        (None, (SILENT, LISTS, LISTS), B),
+        (None, (SILENT, LACKS, LISTS), C),
+        (None, (REFUSES, SILENT, LACKS), B),
+        (None, (SILENT, SILENT, REFUSES), A),
+        (None, (REFUSES, LACKS, REFUSES), None),
+        (None, (LACKS, LACKS, LACKS), None),
+        (None, (LACKS,), None),
+        (None, (LACKS, LISTS), B),
+        # Stored bars are left only for a venue that answers, if theirs refuses or lacks them.
+        (B, (LISTS, LISTS, LISTS), B),
+        (B, (LISTS, SILENT, LISTS), B),
+        (B, (LISTS, REFUSES, LISTS), A),
+        (B, (LISTS, LACKS, LISTS), A),
+        (B, (REFUSES, REFUSES, LISTS), C),
+        (B, (SILENT, REFUSES, LISTS), C),
+        (B, (SILENT, REFUSES, REFUSES), B),
+        (B, (SILENT, LACKS, SILENT), B),
+        (B, (REFUSES, REFUSES, REFUSES), B),
+        # A source that is no listing of the asset is left, but not its venue.
+        ("b OTHER/USDT", (LISTS, LISTS, LISTS), B),
+        ("b OTHER/USDT", (LISTS, SILENT, LISTS), B),
+        ("b OTHER/USDT", (LISTS, REFUSES, LISTS), A),
+        ("unknown", (LISTS, LISTS, LISTS), A),
+        # A listing that has ended is left once another one answers, even if its venue is silent.
+        (ENDED, (LISTS, LISTS, LISTS, SILENT), A),
+        (ENDED, (SILENT, SILENT, SILENT, SILENT), ENDED),
+    ],
+)
+def test_an_asset_keeps_the_listing_of_its_bars_or_takes_the_first_that_answers(
+    source: str | None, statuses: tuple[VenueStatus, ...], expected: str | None
+) -> None:
+    """The statuses are those of the venues a, b, c and d, in this order."""
     sources = {} if source is None else {"BTC": source}
-    chosen = choose_listings([ASSET], dict(zip("abc", statuses, strict=False)), sources, now=0)
-    return str(chosen["BTC"]) if chosen else None
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        ((LISTS, LISTS, LISTS), A),
-        ((LACKS, LISTS, LISTS), B),
-        ((REFUSES, LISTS, LISTS), B),
-        ((SILENT, LISTS, LISTS), B),
-        ((SILENT, LACKS, LISTS), C),
-        ((REFUSES, SILENT, LACKS), B),
-        ((SILENT, SILENT, REFUSES), A),
-        ((REFUSES, LACKS, REFUSES), None),
-        ((LACKS, LACKS, LACKS), None),
-        ((LACKS,), None),
-        ((LACKS, LISTS), B),
-    ],
-)
-def test_an_asset_without_bars_takes_the_first_venue_that_answers(
-    statuses: tuple[VenueStatus, ...], expected: str | None
-) -> None:
-    assert choose(None, *statuses) == expected
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        ((LISTS, LISTS, LISTS), B),
-        ((LISTS, SILENT, LISTS), B),
-        ((LISTS, REFUSES, LISTS), A),
-        ((LISTS, LACKS, LISTS), A),
-        ((REFUSES, REFUSES, LISTS), C),
-        ((SILENT, REFUSES, LISTS), C),
-        ((SILENT, REFUSES, REFUSES), B),
-        ((SILENT, LACKS, SILENT), B),
-        ((REFUSES, REFUSES, REFUSES), B),
-    ],
-)
-def test_stored_bars_are_left_only_for_a_venue_that_answers_if_theirs_refuses_or_lacks_them(
-    statuses: tuple[VenueStatus, ...], expected: str
-) -> None:
-    assert choose(B, *statuses) == expected
-
-
-def test_a_source_that_is_no_listing_of_the_asset_is_left_but_not_its_venue() -> None:
-    assert choose("b OTHER/USDT", LISTS, LISTS, LISTS) == B
-    assert choose("b OTHER/USDT", LISTS, SILENT, LISTS) == B
-    assert choose("b OTHER/USDT", LISTS, REFUSES, LISTS) == A
-    assert choose("unknown", LISTS, LISTS, LISTS) == A
+    chosen = choose_listings([ASSET], dict(zip("abcd", statuses, strict=False)), sources, DAY_S)
+    assert chosen == ({} if expected is None else {"BTC": chosen["BTC"]})
+    assert expected in (None, str(chosen.get("BTC")))
 
 
 BINANCE, OKX = "binance BTC/USDT", "okx BTC/USDT"
-SHORT = 2 * DAY_S
 RUN_S = to_market_ms(0) // 1000
 
 
