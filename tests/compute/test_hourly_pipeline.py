@@ -183,29 +183,6 @@ def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
     assert asyncio.run(audit_store(database, universe)).findings == []
 
 
-@pytest.mark.clause("steps")
-@pytest.mark.prove
-async def test_a_first_start_that_ends_early_is_continued_by_the_next_start(
-    tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
-):
-    class EndedError(Exception):
-        pass
-
-    def end(batch: Batch) -> None:
-        raise EndedError
-
-    path, source = tmp_path / "ended.db", FilesSource(bars_folder, universe)
-    async with open_store(path) as store:
-        pipeline = await HourlyPipeline.open(
-            store, source, universe, INDICATORS, lambda: to_market_ms(END), on_commit=end
-        )
-        with pytest.raises(EndedError):
-            await pipeline.run_until(END)
-    assert count_commits(path) == 1
-    assert (await audit_store(path, universe)).findings == []
-    assert await replay_bars(path, bars_folder, universe) == whole
-
-
 NEARLY_AN_HOUR_MS = HOUR_S * 1000 - 1
 
 
