@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from compute.alerts.engines import compute_cooldown_ms
 from compute.bars import NO_BARS, Funding, Series, Times
 from compute.block_step import (
     BlockResult,
-    BlockTask,
     merge_alerts,
     merge_changes,
     merge_rows,
@@ -246,14 +246,14 @@ class BatchAssembler:
         """
         batch, tasks = await asyncio.to_thread(self._begin, start, until, fetched)
         if executor is None:
-            results = [await asyncio.to_thread(step_block, task) for task in tasks]
+            results = [await asyncio.to_thread(task) for task in tasks]
         else:
-            results = await run_tasks(executor, step_block, tasks)
+            results = await run_tasks(executor, tasks)
         return await asyncio.to_thread(self._finish, batch, results)
 
     def _begin(
         self, start: int, until: int, fetched: Mapping[str, FetchResult]
-    ) -> tuple[Batch, list[BlockTask]]:
+    ) -> tuple[Batch, list[Callable[[], BlockResult]]]:
         """Record the fetched bars; return a batch without results, and a task for each block."""
         # The market clock is read once, because the cooldowns and `created_at` must go by the same
         # time, which the store records. It is None if the rows get the nominal times of their runs.
@@ -280,7 +280,7 @@ class BatchAssembler:
         )
         building = self._list_built(until)
         silent_until = find_silent_hours(building, self._publish_from_by_ticker)
-        tasks = []
+        tasks: list[Callable[[], BlockResult]] = []
         for block in self.blocks:
             tickers = block.buffer.native_timeframes
             rows = [row for row in self._tracker.lagging if row.ticker in tickers]
@@ -290,8 +290,8 @@ class BatchAssembler:
                 series, settlements = self._tracker.cut_at_removal(ticker, fetched[ticker])
                 # If the history was restated, the rebuild has already buffered these bars.
                 arrived[ticker] = NO_BARS if fetched[ticker].is_restated else series, settlements
-            times = lagging, building, written_at, silent_until
-            tasks.append(BlockTask(block, arrived, start, until, *times))
+            times = start, until, lagging, building, written_at, silent_until
+            tasks.append(partial(step_block, block, arrived, *times))
         return batch, tasks
 
     def _finish(self, batch: Batch, results: Sequence[BlockResult]) -> Batch:

@@ -22,23 +22,6 @@ from store.market_rows import CarryRow, EpochRow
 StateRow = TypeVar("StateRow", CarryRow, EpochRow)
 
 
-class BlockTask(NamedTuple):
-    """A block, its new bars and settlements, and the runs `start` to `until` that step them.
-
-    `lagging` and `building` are as for `BarBuffer.take_due`, `written_at` and `silent_until` as for
-    `AlertPipeline.publish`.
-    """
-
-    state: EngineState
-    arrived: Mapping[str, tuple[Series, Funding]]
-    start: int
-    until: int
-    lagging: Mapping[str, int]
-    building: Mapping[str, int]
-    written_at: int | None
-    silent_until: Mapping[str, int]
-
-
 class BlockResult(NamedTuple):
     """The advanced block, and what its steps gave; `changes` refer to the block's cells."""
 
@@ -49,20 +32,28 @@ class BlockResult(NamedTuple):
     epochs: Sequence[EpochRow]
 
 
-def step_block(task: BlockTask) -> BlockResult:
-    """Buffer the new bars of a block and step those that are due."""
+def step_block(
+    state: EngineState,
+    arrived: Mapping[str, tuple[Series, Funding]],
+    start: int,
+    until: int,
+    lagging: Mapping[str, int],
+    building: Mapping[str, int],
+    written_at: int | None,
+    silent_until: Mapping[str, int],
+) -> BlockResult:
+    """Buffer the new bars and settlements of a block; step what is due at `start` to `until`.
+
+    `lagging` and `building` are as for `BarBuffer.take_due`, `written_at` and `silent_until` as for
+    `AlertPipeline.publish`.
+    """
     # In a thread the state is the given object; another process returns a copy of its own.
-    state = task.state
-    for ticker, (series, settlements) in task.arrived.items():
+    for ticker, (series, settlements) in arrived.items():
         state.buffer.add(ticker, series, settlements)
-    due = state.buffer.take_due(
-        state.stepper.row_by_series, task.start, task.until, task.lagging, task.building
-    )
+    due = state.buffer.take_due(state.stepper.row_by_series, start, until, lagging, building)
     changes, readings = state.stepper.step(due)
     firings = state.alerts.step(due, readings)
-    alerts = state.alerts.publish(
-        firings, task.until, task.building, task.written_at, task.silent_until
-    )
+    alerts = state.alerts.publish(firings, until, building, written_at, silent_until)
     carries, epochs = state.take_carry_rows(due, alerts)
     return BlockResult(state, changes, alerts, carries, epochs)
 

@@ -1,8 +1,8 @@
 """Runs tasks over blocks of assets in an executor of the standard library: a thread, local
 processes, or the workers of a Dask cluster, which have this same code and no store or secrets.
 
-A task is a module-level function and a block, both picklable. Only the leader, the process that
-submits the tasks, reads or writes the store.
+A task is a picklable call without arguments. Only the leader, the process that submits the tasks,
+reads or writes the store.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from concurrent.futures import (
     ThreadPoolExecutor,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from itertools import pairwise
@@ -26,14 +25,14 @@ from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import Generic, TypeVar
+from types import SimpleNamespace
+from typing import TypeVar
 
 import numpy as np
 
 from schemas.errors import OperatorError
 from schemas.version import describe_install
 
-Block = TypeVar("Block")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 # Opens an executor for a job of so many assets; gives it and the number of tasks that it runs at a
@@ -94,7 +93,6 @@ async def open_local_executor(
         # Workers that still compute after an error or Ctrl-C end at once.
         leader_end.close()
         await asyncio.to_thread(executor.shutdown, cancel_futures=True)
-        worker_end.close()
 
 
 def _exit_with_leader(connection: Connection) -> None:
@@ -149,30 +147,22 @@ async def open_dask_executor(address: str, assets: int) -> AsyncIterator[tuple[E
         await asyncio.to_thread(client.close)
 
 
-async def run_tasks(
-    executor: Executor, work: Callable[[Block], Result], blocks: Iterable[Block]
-) -> list[Result]:
-    """Return the results in the order of the blocks."""
-    task = partial(run_task, hash_code(), work)
-    futures = [asyncio.wrap_future(executor.submit(partial(task, block))) for block in blocks]
-    return [done.result for done in await asyncio.gather(*futures)]
+async def run_tasks(executor: Executor, tasks: Iterable[Callable[[], Result]]) -> list[Result]:
+    """Return the results in the order of the tasks."""
+    # Dask looks into arguments, so a worker gets the whole call as one function.
+    futures = [executor.submit(partial(run_task, hash_code(), task)) for task in tasks]
+    return [done.result for done in await asyncio.gather(*map(asyncio.wrap_future, futures))]
 
 
-@dataclass(frozen=True)
-class Done(Generic[Result]):
-    """The result of a task, which Dask passes on as it is; in a dict it changes named tuples."""
-
-    result: Result
-
-
-def run_task(leader_code: str, work: Callable[[Block], Result], block: Block) -> Done[Result]:
+def run_task(leader_code: str, task: Callable[[], object]) -> SimpleNamespace:
     """Run a task on a worker; OperatorError if its code differs from the leader's."""
     # Other code could rebuild other carries, and nothing would notice.
     if hash_code() != leader_code:
         raise OperatorError(
             "a worker has another version of signals or NumPy: install the same versions there"
         )
-    return Done(work(block))
+    # Dask passes this on as it is; in a dict it would change named tuples.
+    return SimpleNamespace(result=task())
 
 
 @cache

@@ -17,7 +17,7 @@ from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
 from compute.coverage import add_dropped_assets, build_coverage
 from compute.executor import OpenExecutor, open_local_executor
-from compute.fetch_tracker import FetchTracker, HistoryBuilder, open_tracker
+from compute.fetch_tracker import HistoryBuilder, open_tracker
 from compute.indicators.contract import Indicator
 from compute.rebuild import StateLoader, load_published_times
 from compute.schedule import (
@@ -30,7 +30,7 @@ from compute.schedule import (
 from compute.sources.source import FetchResult, Source, SpreadableSource
 from compute.universe import Universe
 from schemas.vocabulary import Clock, Timeframe, format_instant
-from store.market_rows import Batch
+from store.market_rows import Batch, Progress
 from store.sql.market_store import MarketStore
 
 # Measured on a first start of a year: batches of 10, 30, 40 and 60 days took 24, 20, 19 and 17 s
@@ -63,40 +63,31 @@ class HourlyPipeline:
         self,
         store: MarketStore,
         source: Source,
-        loader: StateLoader,
         universe: Universe,
-        tracker: FetchTracker,
-        assembler: BatchAssembler,
-        market_clock: Clock,
+        indicators: Sequence[Indicator],
+        clock: Clock,
         open_executor: OpenExecutor,
-        *,
-        done_hour: int,
-        history_until: int,
-        served_from: int,
         on_commit: OnCommit,
         sign_log: SignLog | None,
+        *,
         believes_clock: bool,
     ) -> None:
-        """Take parts that have stepped everything up to `done_hour`; callers use `open`.
-
-        `history_until` is the hour of the last run of the first start.
-        """
+        """Callers use `open`, which loads what is stored."""
         self._store: Final = store
         self._source: Final = source
-        self._loader: Final = loader
+        self._universe: Final = universe
+        self._indicators: Final = indicators
         self._open_executor: Final = open_executor
-        # Steps the blocks while a catch-up is spread over processes.
-        self._executor: Executor | None = None
-        self._tracker: Final = tracker
-        self._assembler: Final = assembler
-        self._market_clock: Final = market_clock
-        self._builder: Final = HistoryBuilder(source, tracker, universe, market_clock)
-        self._done_hour = done_hour
-        self._history_until: Final = history_until
-        self._served_from: Final = served_from
         self._on_commit: Final = on_commit
         self._sign_log: Final = sign_log
-        self._believes_clock: Final = believes_clock
+        # A recording ends at its last bar, at any time.
+        self._believes_clock: Final = believes_clock or source.ends_at is not None
+        # A recording stops the market clock at its last bar's run.
+        until = None if source.ends_at is None else to_market_ms(source.ends_at)
+        self._market_clock: Final = clock if until is None else lambda: min(clock(), until)
+        self._recorded_until: Final = until
+        # Steps the blocks while a catch-up is spread over processes.
+        self._executor: Executor | None = None
         self._commit_task: asyncio.Future[None] | None = None
         self._has_restated = False
         self._written = RowCounts()
@@ -122,69 +113,70 @@ class HourlyPipeline:
         the batches of a run. Raise LockTakenError if another process computes on the store, and
         NotReadyError if the clock is far from the last run, unless `believes_clock`.
         """
-        until = None if source.ends_at is None else to_market_ms(source.ends_at)
-        # A recording stops the market clock at its last bar's run.
-        market_clock = clock if until is None else lambda: min(clock(), until)
+        pipeline = cls(
+            *(store, source, universe, indicators, clock, open_executor, on_commit, sign_log),
+            believes_clock=believes_clock,
+        )
         # Locked before anything is read, because only the holder of the lock may change it.
         await store.lock()
         progress = await store.progress()
-        # A recording ends at its last bar, at any time.
-        believes_clock = believes_clock or source.ends_at is not None
-        now, last_run = market_clock(), progress.last_known_time
-        days = count_pause_days(now, last_run, believes_clock=believes_clock)
+        now, last_run = pipeline._market_clock(), progress.last_known_time
+        days = count_pause_days(now, last_run, believes_clock=pipeline._believes_clock)
         if last_run is not None and not 0 <= days < NAMED_PAUSE_DAYS:
             times = {"clock": format_instant(now), "last_run": format_instant(last_run)}
             log.warning("clock_far_from_last_run", days=days, **times)
-        started_at = await store.adopt_source(source.name, market_clock())
+        started_at = await store.adopt_source(source.name, pipeline._market_clock())
         # For the rows that an earlier version has written; a commit would append all of them.
         if leaves := await store.feed_log.append_missing():
             log.info("log_built", leaves=leaves)
-        bounds = find_history_bounds(source, started_at)
-        coverage = build_coverage(
-            universe, source, indicators, market_clock(), until, served_from=bounds.served_from
-        )
-        published = await store.snapshot()
-        old_coverage = None if published.market_time is None else published.coverage
-        today = datetime.fromtimestamp((published.market_time or 0) // 1000, UTC).date()
-        await store.publish_coverage(add_dropped_assets(coverage, old_coverage, today))
-        old_assets = old_coverage.assets if old_coverage else ()
-        covered_before = {asset.ticker for asset in old_assets if asset.timeframes}
+        await pipeline._load(progress, find_history_bounds(source, started_at))
+        return pipeline
+
+    async def _load(self, progress: Progress, bounds: HistoryBounds) -> None:
+        """Publish the coverage, and load the state that the runs continue."""
+        store, source, universe = self._store, self._source, self._universe
+        covered_before = await self._publish_coverage(bounds.served_from)
         native_timeframes = {
-            asset.ticker: timeframe
-            for asset in universe.assets
-            if (timeframe := source.get_native_timeframe(asset.ticker)) is not None
+            ticker: timeframe
+            for ticker in universe.by_ticker
+            if (timeframe := source.get_native_timeframe(ticker)) is not None
         }
-        loader = StateLoader(store, universe, indicators, native_timeframes, open_executor)
-        done = -HOUR_S if progress.market_time is None else find_last_run(progress.market_time)
-        publish_from = await store.publish_from()
-        tracker = await open_tracker(
-            store, source, universe, native_timeframes, done, publish_from.keys(), covered_before
+        self._loader = StateLoader(
+            store, universe, self._indicators, native_timeframes, self._open_executor
         )
-        assembler = BatchAssembler(
-            await loader.load_blocks(),
-            tracker,
+        market_time, publish_from = progress.market_time, await store.publish_from()
+        self._done_hour = -HOUR_S if market_time is None else find_last_run(market_time)
+        self._tracker = await open_tracker(
+            *(store, source, universe, native_timeframes),
+            *(self._done_hour, publish_from.keys(), covered_before),
+        )
+        self._assembler = BatchAssembler(
+            await self._loader.load_blocks(),
+            self._tracker,
             publish_from,
             progress.last_created_at,
             await load_published_times(store),
             bounds,
-            market_clock,
+            self._market_clock,
         )
-        return cls(
-            store,
-            source,
-            loader,
-            universe,
-            tracker,
-            assembler,
-            market_clock,
-            open_executor,
-            done_hour=done,
-            history_until=bounds.backfilled_until,
-            served_from=bounds.served_from,
-            on_commit=on_commit,
-            sign_log=sign_log,
-            believes_clock=believes_clock,
+        self._builder = HistoryBuilder(source, self._tracker, universe, self._market_clock)
+        self._bounds = bounds
+
+    async def _publish_coverage(self, served_from: int) -> set[str]:
+        """Publish what the source can serve; return the assets that were covered before."""
+        coverage = build_coverage(
+            self._universe,
+            self._source,
+            self._indicators,
+            self._market_clock(),
+            self._recorded_until,
+            served_from,
         )
+        published = await self._store.snapshot()
+        old = None if published.market_time is None else published.coverage
+        today = datetime.fromtimestamp((published.market_time or 0) // 1000, UTC).date()
+        await self._store.publish_coverage(add_dropped_assets(coverage, old, today))
+        return {asset.ticker for asset in (old.assets if old else ()) if asset.timeframes}
 
     @property
     def done_hour(self) -> int:
@@ -229,7 +221,7 @@ class HourlyPipeline:
     @property
     def has_snapshot(self) -> bool:
         """Whether the store may be served: the first start has built the history."""
-        return self._done_hour >= 0 and to_market_ms(self._done_hour) >= self._served_from
+        return self._done_hour >= 0 and to_market_ms(self._done_hour) >= self._bounds.served_from
 
     @property
     def pending_tickers(self) -> tuple[str, ...]:
@@ -253,7 +245,7 @@ class HourlyPipeline:
         self._written = RowCounts()
         if self._done_hour >= 0:
             # A first start that was interrupted goes on from long ago.
-            last = max(self._done_hour, self._history_until)
+            last = max(self._done_hour, self._bounds.backfilled_until)
             times = to_market_ms(until), to_market_ms(last)
             count_pause_days(*times, believes_clock=self._believes_clock)
         await self._source.check_ready()
@@ -291,8 +283,8 @@ class HourlyPipeline:
             # same batches as an uninterrupted one, and so writes the same digest chain.
             batch_end = min((first // BATCH_S + 1) * BATCH_S - HOUR_S, end)
             # The rows of a batch have all nominal times, or none.
-            if first <= self._history_until:
-                batch_end = min(batch_end, self._history_until)
+            if first <= self._bounds.backfilled_until:
+                batch_end = min(batch_end, self._bounds.backfilled_until)
             # The batch before is committed while this one steps.
             if batch is not None:
                 self._commit_task = asyncio.ensure_future(self._commit(batch))

@@ -6,6 +6,7 @@ time of one.
 
 import asyncio
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -34,21 +35,16 @@ class SeriesHistory(NamedTuple):
     stored_keys: Collection[str]
 
 
-# A block of sequences, and the indicators that read them.
-HistoryBlock = tuple[Sequence[Indicator], Sequence[SeriesHistory]]
-
-
-def rebuild_carries(block: HistoryBlock) -> dict[Cell, bytes]:
-    """Return the rebuilt carries; that of an alert engine lacks its publisher's part."""
-    indicators, block_histories = block
+def rebuild_carries(
+    indicators: Sequence[Indicator], block: Sequence[SeriesHistory]
+) -> dict[Cell, bytes]:
+    """Return the carries of a block of sequences; an alert engine's lacks its publisher's part."""
     carries: dict[Cell, bytes] = {}
     for indicator in indicators:
         engine_key = ENGINE_KEYS[indicator.id]
         # An engine steps on readings, so its indicator is stepped even if only the engine's
         # carry is outdated.
-        histories = [
-            past for past in block_histories if {indicator.id, engine_key} & set(past.stored_keys)
-        ]
+        histories = [p for p in block if {indicator.id, engine_key} & set(p.stored_keys)]
         prices = (_collect_column(histories, name) for name in Bar._fields[:-1])
         funding = [past.funding.annualise(past.bars.close_time) for past in histories]
         bars = Bar(*(*prices, np.concatenate([NO_BARS.open, *funding])))
@@ -111,7 +107,7 @@ def rebuild_series(
     history = state.buffer.resume_series(series_key, stepped_to, bars, funding)
     keys = [cell.key for cell, _ in state.list_cells(series_key)]
     sequences = [SeriesHistory(series_key, history, funding, keys)]
-    carries = rebuild_carries((state.stepper.indicators, sequences))
+    carries = rebuild_carries(state.stepper.indicators, sequences)
     state.install_carries(carries, published_at)
     return carries
 
@@ -204,11 +200,12 @@ class StateLoader:
             blocks = split_into_blocks(tickers, MAX_REBUILD_ASSETS, parallelism)
             # So many blocks are in memory at a time.
             for group in split_into_blocks(blocks, parallelism):
-                tasks: list[HistoryBlock] = []
+                tasks = []
                 for block in group:
                     loaded = [await self._load_histories(state, ticker) for ticker in block]
-                    tasks.append((self._indicators, list(chain.from_iterable(loaded))))
-                rebuilt = await run_tasks(executor, rebuild_carries, tasks)
+                    histories = list(chain.from_iterable(loaded))
+                    tasks.append(partial(rebuild_carries, self._indicators, histories))
+                rebuilt = await run_tasks(executor, tasks)
                 for block, carries in zip(group, rebuilt, strict=True):
                     state.install_carries(carries, published_at)
                     for ticker in block:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final
@@ -214,7 +215,7 @@ class Audit:
         """Compare the stored readings and carries with the state after the last commit."""
         if not self._is_whole:
             return
-        states = await run_tasks(executor, BlockReplay.dump, self._blocks)
+        states = await run_tasks(executor, [block.dump for block in self._blocks])
         given = {cell: reading for state in states for cell, reading in state.readings.items()}
         stored = {
             Cell(row.ticker, row.timeframe, row.indicator): row.reading
@@ -308,11 +309,12 @@ class Audit:
         """Replay commits in tasks over the blocks; return what each commit gives, by block."""
         if not commits:
             return []
-        tasks = list(zip(self._blocks, zip(*commits, strict=True), strict=True))
+        blocks = zip(self._blocks, zip(*commits, strict=True), strict=True)
+        tasks = [partial(replay_commits, block, parts) for block, parts in blocks]
         # Each task holds its parts now; the leader frees its own references to bound the memory.
         for parts in commits:
             parts.clear()
-        results = await run_tasks(executor, replay_commits, tasks)
+        results = await run_tasks(executor, tasks)
         self._blocks = [block for block, _ in results]
         return [list(parts) for parts in zip(*(replayed for _, replayed in results), strict=True)]
 

@@ -268,9 +268,8 @@ def _split_parts(parts: Sequence[CommitPart], ticker: str) -> Iterator[Sequence[
 
 
 def replay_commits(
-    task: tuple[BlockReplay, Sequence[CommitPart]],
+    block: BlockReplay, parts: Sequence[CommitPart]
 ) -> tuple[BlockReplay, list[Replayed]]:
     """Replay a block's parts of some commits; return the advanced block, and what each gives."""
     # In a thread it is the given object; another process returns a copy of its own.
-    block, parts = task
     return block, [*block.replay(parts)]

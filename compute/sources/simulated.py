@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Final, NamedTuple
 
 from compute.bars import DAY_S
@@ -14,7 +15,6 @@ from compute.executor import run_tasks, split_into_blocks
 from compute.sessions import find_last_close, find_next_close
 from compute.sources.simulated_market import (
     FetchRequest,
-    FetchTask,
     MarketParameters,
     SimulatedMarket,
     fetch_part,
@@ -157,10 +157,10 @@ class SimulatedSource(Source):
         now = self._clock() // 1000
         blocks = split_into_blocks(requests, len(requests), self._parallelism)
         tasks = [
-            FetchTask(self._parameters.select([one.ticker for one in block]), block, now)
+            partial(fetch_part, self._parameters.select([one.ticker for one in block]), block, now)
             for block in blocks
         ]
-        parts = await run_tasks(executor, fetch_part, tasks)
+        parts = await run_tasks(executor, tasks)
         return [result for part in parts for result in part]
 
 

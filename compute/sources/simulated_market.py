@@ -6,7 +6,7 @@ is. A path is a Brownian motion by midpoint displacement, a function of its key 
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -127,8 +127,8 @@ def exp2(power: Prices) -> Prices:
 FUNDING_EVERY_S = 8 * HOUR_S
 GAP_DELAY_S = HOUR_S
 
-# Windows of more blocks are not cached, and blocks of several windows are computed together.
-_CACHED_BLOCKS, _MAX_LINES = 4, 128
+# Those of a batch of a catch-up, 40 days. Longer windows are not cached.
+_CACHED_BLOCKS = 10
 _WICK = 0.6
 _MOMENTUM, _PULL_RATE = 72, 0.0025
 _NEUTRAL_RATE, _MAX_RATE, _NOISE_RATE = 0.0001, 0.003, 0.00004
@@ -206,60 +206,39 @@ class SimulatedMarket:
 
         The watermark is `until`, or lies before the first bar that has not arrived.
         """
-        results: dict[FetchRequest, FetchResult] = {}
-        for session, market in self._session_markets.items():
-            own = [one for one in requests if self._assets[one.ticker].session == session]
-            due = [self._list_due(one, now) for one in own]
-            tables = market.compute_windows([one.ticker for one in own], due)
-            for one, bars, table in zip(own, due, tables, strict=True):
-                results[one] = self._build_result(one, bars, table, now)
-        return [results[one] for one in requests]
+        return [self._fetch_one(request, now) for request in requests]
 
-    def _list_due(self, request: FetchRequest, now: int) -> ExpectedBars:
-        calendar = find_calendar(self._assets[request.ticker])
-        after, until = max(request.after, self._origin), min(request.until, now)
-        return list_expected_bars(calendar, after, until)
-
-    def _build_result(
-        self, request: FetchRequest, due: ExpectedBars, table: Prices, now: int
-    ) -> FetchResult:
-        asset = self._assets[request.ticker]
-        pending = due.close_time[due.close_time + table[_DELAY, _MOMENTUM:] > now]
+    def _fetch_one(self, request: FetchRequest, now: int) -> FetchResult:
+        ticker, after, until = request
+        asset = self._assets[ticker]
+        calendar, market = find_calendar(asset), self._session_markets[asset.session]
+        due = list_expected_bars(calendar, max(after, self._origin), min(until, now))
+        table = market.compute_window(ticker, due)
+        bars = table[:, _MOMENTUM:]
+        pending = due.close_time[due.close_time + bars[_DELAY] > now]
         known_until = now if not len(pending) else int(pending[0]) - 1
-        closed_until = find_session_watermark(find_calendar(asset), known_until)
-        watermark = max(request.after, min(request.until, closed_until))
+        watermark = max(after, min(until, find_session_watermark(calendar, known_until)))
+        is_delivered = (due.close_time <= watermark) & (bars[_DELAY] != GAP_DELAY_S)
+        columns = bars[:_DELAY, is_delivered]
+        series = Series(due.open_time[is_delivered], due.close_time[is_delivered], *columns)
         funding = NO_FUNDING
         if asset.asset_class == "crypto" and asset.session == "24x7":
-            market = self._session_markets[asset.session]
-            funding = market.compute_funding(asset.ticker, due, table[_CLOSE]).select_between(
-                request.after, watermark
-            )
-        return FetchResult(_build_series(due, table[:, _MOMENTUM:], watermark), funding, watermark)
+            settled = market.compute_funding(ticker, due, table[_CLOSE])
+            funding = settled.select_between(after, watermark)
+        return FetchResult(series, funding, watermark)
 
 
-class FetchTask(NamedTuple):
-    """Requests for assets of one part of a market, as of a time (epoch seconds)."""
-
-    market: MarketParameters
-    requests: Sequence[FetchRequest]
-    now: int
-
-
-def fetch_part(task: FetchTask) -> list[FetchResult]:
-    """Return the results of a task; it may run in any process."""
-    return SimulatedMarket(task.market).fetch(task.requests, task.now)
+def fetch_part(
+    market: MarketParameters, requests: Sequence[FetchRequest], now: int
+) -> list[FetchResult]:
+    """Return the results for assets of one part of a market; it may run in any process."""
+    return SimulatedMarket(market).fetch(requests, now)
 
 
 def find_calendar(asset: Asset) -> Calendar:
     """Return the calendar of an asset's bars."""
     # The simulated exchange has a calendar of its own: see XSIM_IRREGULAR_SINCE.
     return "XSIM" if asset.session in ("XNYS", "XNAS") else asset.session
-
-
-def _build_series(due: ExpectedBars, table: Prices, watermark: int) -> Series:
-    is_delivered = (due.close_time <= watermark) & (table[_DELAY] != GAP_DELAY_S)
-    columns = table[:_DELAY, is_delivered]
-    return Series(due.open_time[is_delivered], due.close_time[is_delivered], *columns)
 
 
 class _SessionMarket:
@@ -281,26 +260,24 @@ class _SessionMarket:
         self._traits: Final = traits
         self._session_key: Final = derive_key(seed, f"session {session}")
         self._seasonality: Final = _build_seasonality(session)
-        self._get_cached_block: Final = lru_cache(maxsize=2 * _CACHED_BLOCKS)(self._compute_block)
+        self._get_cached_block: Final = lru_cache(maxsize=_CACHED_BLOCKS + 2)(self._compute_block)
 
-    def compute_windows(
-        self, tickers: Sequence[str], windows: Sequence[ExpectedBars]
-    ) -> Iterator[Prices]:
-        """Yield each asset's columns for its due bars, after those for _MOMENTUM earlier steps."""
-        spans = list(map(self._find_span, tickers, windows))
-        for group in _group_spans(spans):
-            # A live run needs the newest blocks of all assets, which are computed together and
-            # cached. A catch-up needs many blocks of each asset, each once.
-            if len(group[0].blocks) <= _CACHED_BLOCKS:
-                cached = [self._get_cached_block(block) for block in group[0].blocks]
-                yield group[0].select([block[:, group[0].row] for block in cached])
-            else:
-                rows = np.concatenate([np.full(len(span.blocks), span.row) for span in group])
-                blocks = np.concatenate([np.array(span.blocks) for span in group])
-                lines = np.moveaxis(self._compute_bars(rows, blocks), 1, 0)
-                for span in group:
-                    yield span.select(list(lines[: len(span.blocks)]))
-                    lines = lines[len(span.blocks) :]
+    def compute_window(self, ticker: str, due: ExpectedBars) -> Prices:
+        """Return an asset's columns for its due bars, after those for _MOMENTUM earlier steps."""
+        if not len(due):
+            return np.empty((6, _MOMENTUM))
+        row, index = self._row_by_ticker[ticker], self._compute_indexes(due)
+        first = int(index[0]) - _MOMENTUM
+        blocks = range((first - 1) // BLOCK_STEPS, (int(index[-1]) - 1) // BLOCK_STEPS + 1)
+        # The runs, and the batches of a catch-up, need the same blocks of all assets, which are
+        # computed together and cached. A longer window has enough lines of its own.
+        if len(blocks) <= _CACHED_BLOCKS:
+            lines = [self._get_cached_block(block)[:, row] for block in blocks]
+        else:
+            table = self._compute_bars(np.full(len(blocks), row), np.array(blocks))
+            lines = [table[:, place] for place in range(len(blocks))]
+        steps = np.concatenate([np.arange(first, index[0]), index]) - blocks[0] * BLOCK_STEPS - 1
+        return np.concatenate(lines, axis=1)[:, steps]
 
     def compute_funding(self, ticker: str, due: ExpectedBars, closes: Prices) -> Funding:
         """Return the funding of a perpetual on an asset that trades around the clock."""
@@ -310,14 +287,6 @@ class _SessionMarket:
         noise = _NOISE_RATE * draw_normal(mix_bits(key, self._compute_indexes(due)[indexes]))
         rate = np.clip(_NEUTRAL_RATE + _PULL_RATE * momentum + noise, -_MAX_RATE, _MAX_RATE)
         return Funding(due.close_time[indexes], np.rint(rate * 1e8) / 1e8)
-
-    def _find_span(self, ticker: str, due: ExpectedBars) -> "_Span":
-        row, index = self._row_by_ticker[ticker], self._compute_indexes(due)
-        if not len(due):
-            return _Span(row, index, range(0))
-        first, last = int(index[0]) - _MOMENTUM, int(index[-1])
-        blocks = range((first - 1) // BLOCK_STEPS, (last - 1) // BLOCK_STEPS + 1)
-        return _Span(row, index, blocks)
 
     def _compute_indexes(self, due: ExpectedBars) -> Times:
         """Return each bar's index on the path; the height there is the bar's close."""
@@ -358,40 +327,6 @@ class _SessionMarket:
             mix_bits(traits.key + _ARRIVAL_SALT, index), mix_bits(self._session_key, index)
         )
         return np.stack([opened, high, low, closed, volume, delay])
-
-
-class _Span(NamedTuple):
-    """The part of an asset's path that its due bars need: their indexes, and whole blocks."""
-
-    row: int
-    indexes: Times
-    blocks: range
-
-    def select(self, tables: Sequence[Prices]) -> Prices:
-        """Return the columns at the indexes and for _MOMENTUM earlier steps."""
-        if not tables:
-            return np.empty((6, _MOMENTUM))
-        before = np.arange(self.indexes[0] - _MOMENTUM, self.indexes[0])
-        steps = np.concatenate([before, self.indexes]) - self.blocks[0] * BLOCK_STEPS - 1
-        return np.concatenate(tables, axis=1)[:, steps]
-
-
-def _group_spans(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
-    """Yield groups of consecutive spans to compute together; a span of few blocks stays alone."""
-    # NumPy takes about as long to call for a short array as for a longer one.
-    group: list[_Span] = []
-    for span in spans:
-        lines = sum(len(one.blocks) for one in (*group, span))
-        is_short = len(span.blocks) <= _CACHED_BLOCKS
-        if group and (is_short or lines > _MAX_LINES):
-            yield group
-            group = []
-        group.append(span)
-        if is_short:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 @dataclass(frozen=True, slots=True)
