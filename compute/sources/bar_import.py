@@ -12,7 +12,7 @@ from datetime import date
 from itertools import pairwise
 from math import log
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -55,12 +55,8 @@ class ImportOptions:
     accepted_jumps: frozenset[date] = frozenset()
 
 
-class _Part(NamedTuple):
-    """Bars of one file, or those that the folder has."""
-
-    name: str
-    times: Times
-    table: Prices
+# Opens, and a table of prices and volumes, of one file or of what the folder has.
+Bars = tuple[Times, Prices]
 
 
 class BarImport:
@@ -75,7 +71,7 @@ class BarImport:
         self._folder: Final = folder
         self._universe: Final = universe
         self._options: Final = options
-        self._parts: Final = defaultdict[tuple[str, Timeframe], list[_Part]](list)
+        self._parts: Final = defaultdict[tuple[str, Timeframe], list[Bars]](list)
         self._texts: Final[dict[Path, str]] = {}
         self._applied_splits: Final[set[date]] = set()
 
@@ -167,7 +163,7 @@ class BarImport:
         session, left_out = self._universe.by_ticker[ticker].session, judgement.RejectedRows()
         if rows.unreadable:
             left_out.counts["cannot be read"] = rows.unreadable
-        times, table = self._drop_repeats(str(path), _Part("", rows.times, rows.table), left_out)
+        times, table = self._drop_repeats(str(path), (rows.times, rows.table), left_out)
         without = judgement.mark_without_volume(table[:, 4])
         table[without, 4] = 0
         faults = find_value_faults(times, table)
@@ -219,7 +215,7 @@ class BarImport:
                     "UTC to accept it"
                 )
         if len(times):
-            self._parts[ticker, native].append(_Part(path.name, times, table))
+            self._parts[ticker, native].append((times, table))
 
     def _find_stored_period(self, ticker: str) -> int:
         """Return the period of the asset's bars in the folder: a tail of one row shows none."""
@@ -228,12 +224,10 @@ class BarImport:
                 return DAY_S if timeframe == "1d" else HOUR_S
         raise SourceError(f"a file of {ticker} has too few rows to show how far apart they are")
 
-    def _drop_repeats(
-        self, name: str, part: _Part, left_out: judgement.RejectedRows
-    ) -> tuple[Times, Prices]:
+    def _drop_repeats(self, name: str, bars: Bars, left_out: judgement.RejectedRows) -> Bars:
         """Return rows in order of time, one of each; rows of one time must not differ in prices."""
-        order = np.argsort(part.times, kind="stable")
-        times, table = part.times[order], part.table[order]
+        order = np.argsort(bars[0], kind="stable")
+        times, table = bars[0][order], bars[1][order]
         keep = self._options.repeated
         if keep is None:
             conflict = judgement.find_conflict(times, [*table.T[:4]])
@@ -249,14 +243,13 @@ class BarImport:
             left_out.counts["repeats another row"] += dropped
         return times[chosen[: len(times)]], table[chosen[: len(times)]]
 
-    def _judge_asset(self, ticker: str, native: Timeframe, parts: Sequence[_Part]) -> None:
+    def _judge_asset(self, ticker: str, native: Timeframe, parts: Sequence[Bars]) -> None:
         session, path = self._universe.by_ticker[ticker].session, self._get_path(ticker, native)
-        stored = [_Part(path.name, *_read_table(path, BARS_HEADER))] if path.exists() else []
-        times = np.concatenate([part.times for part in (*stored, *parts)])
-        table = np.concatenate([part.table for part in (*stored, *parts)])
+        stored = [_read_table(path, BARS_HEADER)] if path.exists() else []
+        times, table = map(np.concatenate, zip(*stored, *parts, strict=True))
         left_out = judgement.RejectedRows()
         opens = judgement.find_opens(session, times, native)
-        times, table = self._drop_repeats(path.name, _Part("", opens, table), left_out)
+        times, table = self._drop_repeats(path.name, (opens, table), left_out)
         jumps_path = self._get_path(ticker, "jumps")
         listed = set(
             _read_table(jumps_path, JUMPS_HEADER)[0].tolist() if jumps_path.exists() else ()
@@ -307,7 +300,7 @@ class BarImport:
 
 def _join_hours(
     session: Calendar, times: Times, table: Prices, spacing_s: int, left_out: judgement.RejectedRows
-) -> tuple[Times, Prices]:
+) -> Bars:
     """Return the hourly bars of finer ones; hours at an end or a gap count only as a whole."""
     expected = list_expected_bars(session, int(times[0]), int(times[-1]) + HOUR_S)
     places = np.searchsorted(expected.close_time, times + spacing_s)
@@ -337,11 +330,11 @@ def _join_hours(
     return hours.open_time, np.column_stack(columns)
 
 
-def _read_table(path: Path, header: list[str]) -> tuple[Times, Prices]:
+def _read_table(path: Path, header: list[str]) -> Bars:
     chunks = [(times, table) for _, times, table in read_chunks(path, header)]
     empty = np.empty(0, dtype=np.int64), np.empty((0, len(header) - 1))
-    times, tables = zip(empty, *chunks, strict=True)
-    return np.concatenate(times), np.concatenate(tables)
+    times, table = map(np.concatenate, zip(empty, *chunks, strict=True))
+    return times, table
 
 
 def _format_time(time: int) -> str:

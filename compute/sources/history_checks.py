@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import suppress
 from math import exp
 from math import log as ln
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.bars import COLUMNS, HOUR_S, Funding, Prices, Series, Times
+from compute.bars import COLUMNS, HOUR_S, Prices, Series, Times
 from compute.rebuild import build_funding, build_series
 from compute.schedule import find_last_run
 from compute.sessions import Calendar, list_expected_bars
@@ -72,15 +72,10 @@ def diff_history(stored: Series, fetched: Series) -> HistoryDiff:
     if is_scaled and has_enough_bars and abs(scale - 1) > MIN_SPLIT:
         return HistoryDiff(split_ratio=scale)
     revised = opens[(before != now).any(axis=0)]
-    return HistoryDiff(tuple(revised.tolist()), _find_backfilled(stored, fetched))
-
-
-def _find_backfilled(stored: Series, fetched: Series) -> tuple[int, ...]:
-    if not len(stored):
-        return ()
-    first, last = stored.open_time[0], stored.open_time[-1]
     missed = np.setdiff1d(fetched.open_time, stored.open_time)
-    return tuple(missed[(missed > first) & (missed < last)].tolist())
+    places = np.searchsorted(stored.open_time, missed)
+    backfilled = missed[(places > 0) & (places < len(stored))]
+    return HistoryDiff(tuple(revised.tolist()), tuple(backfilled.tolist()))
 
 
 # A venue that shortens its answers delivers more in smaller windows. One that has no more bars
@@ -185,11 +180,9 @@ MIN_PREDECESSORS: Final = 3
 CONFIRMING_SHARE: Final = 0.5
 
 
-class Move(NamedTuple):
-    """How far a bar leaves the range of its predecessors, as logarithms, 0 if it does not."""
-
-    up: float
-    down: float
+# How far a bar leaves the range of its predecessors upwards and downwards, as logarithms, 0 if it
+# does not.
+Move = tuple[float, float]
 
 
 async def find_reason_to_hold(bars: Series, others: Iterable[BarFetcher]) -> str:
@@ -207,7 +200,9 @@ async def find_reason_to_hold(bars: Series, others: Iterable[BarFetcher]) -> str
             theirs = await fetch(begin, end)
             other = _measure_move(theirs)
             if other is not None and theirs.close_time[-1] == end:
-                return "" if _is_alike(move, other) else _describe(move, end)
+                pairs = [(m, o) for m, o in zip(move, other, strict=True) if m > ln(MAX_FACTOR)]
+                is_alike = all(o >= CONFIRMING_SHARE * m for m, o in pairs)
+                return "" if is_alike else _describe(move, end)
     return _describe(move, end)
 
 
@@ -219,11 +214,6 @@ def _describe(move: Move, close_time: int) -> str:
     )
 
 
-def _is_alike(move: Move, other: Move) -> bool:
-    pairs = zip(move, other, strict=True)
-    return all(theirs >= CONFIRMING_SHARE * own for own, theirs in pairs if own > ln(MAX_FACTOR))
-
-
 def _measure_move(bars: Series) -> Move | None:
     """Return the move of the last bar, None if it has too few predecessors."""
     if len(bars) <= MIN_PREDECESSORS:
@@ -232,33 +222,14 @@ def _measure_move(bars: Series) -> Move | None:
     highs = np.log(np.maximum(bars.open, bars.high)[-PREDECESSORS - 1 :])
     lows = np.log(np.minimum(bars.open, bars.low)[-PREDECESSORS - 1 :])
     up, down = highs[-1] - highs[:-1].max(), lows[:-1].min() - lows[-1]
-    return Move(max(0.0, float(up)), max(0.0, float(down)))
+    return max(0.0, float(up)), max(0.0, float(down))
 
 
 ACTION = "restore the file, or set SIGNALS_DATABASE_URL to another database"
 
 
-class _Rows(NamedTuple):
-    """Times, oldest first, and the values of the other columns with shape (rows, columns)."""
-
-    times: Times
-    values: Prices
-
-    @classmethod
-    def from_bars(cls, bars: Series) -> Self:
-        # No reading depends on a volume, and vendors correct them for days.
-        columns = (bars.open, bars.high, bars.low, bars.close)
-        return cls(bars.open_time, np.stack(columns, axis=1))
-
-    @classmethod
-    def from_funding(cls, funding: Funding) -> Self:
-        return cls(funding.settled_at, funding.rate[:, np.newaxis])
-
-    def find_row(self, time: int) -> Prices | None:
-        """Return the values of the row with a time, None if there is none."""
-        index = int(np.searchsorted(self.times, time))
-        is_found = index < len(self.times) and self.times[index] == time
-        return self.values[index] if is_found else None
+# Times, oldest first, and the values of the other columns with shape (rows, columns).
+Rows = tuple[Times, Prices]
 
 
 async def check_recorded_past(store: MarketStore, source: FilesSource, universe: Universe) -> None:
@@ -300,40 +271,44 @@ async def _find_differences(
         # A removed asset has no bars that close after its removal.
         until = min(until, universe.end_time_by_ticker.get(ticker, until + 1) - 1)
         recorded = await source.fetch(ticker, -1, until)
-        stored_bars = _Rows.from_bars(bars.select(bars.close_time <= until))
+        stored = bars.select(bars.close_time <= until)
+        # No reading depends on a volume, and vendors correct them for days.
+        prices = [
+            (each.open_time, np.stack([each.open, each.high, each.low, each.close], axis=1))
+            for each in (stored, recorded.bars)
+        ]
         funding = build_funding(await store.funding(ticker)).select_between(-1, until)
-        for what, header, stored, now in (
-            (native, BARS_HEADER, stored_bars, _Rows.from_bars(recorded.bars)),
-            (
-                "funding",
-                FUNDING_HEADER,
-                _Rows.from_funding(funding),
-                _Rows.from_funding(recorded.funding),
-            ),
+        rates = [
+            (each.settled_at, each.rate[:, np.newaxis]) for each in (funding, recorded.funding)
+        ]
+        for what, header, (before, now) in (
+            (native, BARS_HEADER, prices),
+            ("funding", FUNDING_HEADER, rates),
         ):
-            if difference := _describe_difference(header[1:], stored, now):
+            if difference := _describe_difference(header[1:], before, now):
                 yield f"{source.get_path(ticker, what)}: {difference}"
 
 
-def _describe_difference(columns: Sequence[str], stored: _Rows, recorded: _Rows) -> str:
+def _describe_difference(columns: Sequence[str], stored: Rows, recorded: Rows) -> str:
     """Return how many rows differ, and the first of them; an empty text if all are equal."""
-    times, stored_indexes, recorded_indexes = np.intersect1d(
-        stored.times, recorded.times, assume_unique=True, return_indices=True
+    times, stored_places, recorded_places = np.intersect1d(
+        stored[0], recorded[0], assume_unique=True, return_indices=True
     )
-    differs = stored.values[stored_indexes] != recorded.values[recorded_indexes]
-    gone = np.setdiff1d(stored.times, times, assume_unique=True)
+    differs = stored[1][stored_places] != recorded[1][recorded_places]
+    gone = np.setdiff1d(stored[0], times, assume_unique=True)
     rows_by_kind = {
         "changed": times[differs.any(axis=1)],
         # An export of the newest bars begins later than the one before.
-        "removed": gone[gone > recorded.times[0]] if len(recorded.times) else gone,
-        "added": np.setdiff1d(recorded.times, times, assume_unique=True),
+        "removed": gone[gone > recorded[0][0]] if len(recorded[0]) else gone,
+        "added": np.setdiff1d(recorded[0], times, assume_unique=True),
     }
     counts = [f"{len(rows)} {kind}" for kind, rows in rows_by_kind.items() if len(rows)]
     if not counts:
         return ""
     first = int(np.concatenate(list(rows_by_kind.values())).min())
-    before, now = stored.find_row(first), recorded.find_row(first)
-    column = 0 if before is None or now is None else int(np.flatnonzero(before != now)[0])
+    before, now = (values[at == first].ravel().tolist() for at, values in (stored, recorded))
+    pairs = enumerate(zip(before, now, strict=False))
+    column = next((place for place, (old, new) in pairs if old != new), 0)
     return (
         f"rows that were computed differ from the database ({', '.join(counts)}); the first has ts "
         f"{first} ({format_instant(1000 * first)}), {columns[column]}: "
@@ -341,5 +316,5 @@ def _describe_difference(columns: Sequence[str], stored: _Rows, recorded: _Rows)
     )
 
 
-def _format_value(row: Prices | None, column: int) -> str:
-    return "no row" if row is None else repr(float(row[column]))
+def _format_value(row: Sequence[float], column: int) -> str:
+    return repr(row[column]) if row else "no row"

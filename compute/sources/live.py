@@ -62,27 +62,13 @@ class VenueStatus(NamedTuple):
         return self.error is not None and self.error.is_permanent
 
 
-def choose_listings(
-    assets: Iterable[Asset],
-    statuses: Mapping[str, VenueStatus],
-    sources: Mapping[str, str],
-    now: int,
-) -> dict[str, Listing]:
-    """Return the listing of each asset that has one, by ticker.
-
-    `sources` has the source of each asset's stored bars, `now` is in epoch seconds. Venues without
-    a status are not used.
-    """
-    chosen = {
-        asset.ticker: _choose_listing(asset, statuses, sources.get(asset.ticker), now)
-        for asset in assets
-    }
-    return {ticker: listing for ticker, listing in chosen.items() if listing is not None}
-
-
-def _choose_listing(
+def choose_listing(
     asset: Asset, statuses: Mapping[str, VenueStatus], source: str | None, now: int
 ) -> Listing | None:
+    """Return an asset's listing, None if it has none; `now` is in epoch seconds.
+
+    `source` is that of its stored bars, if there are any. Venues without a status are not used.
+    """
     usable = [listing for listing in asset.listings if listing.venue in statuses]
     open_ones = [listing for listing in usable if listing.is_open(now)]
     confirmed = [one for one in open_ones if one.symbol in statuses[one.venue].symbols]
@@ -192,9 +178,12 @@ class LiveSource(Source):
         statuses = dict(zip(names, found, strict=True))
         self._refusing_venues = {name for name in names if statuses[name].is_refusing}
         self._silent_venues = {name for name in names if statuses[name].error is not None}
-        self._listings = choose_listings(
-            self._assets.values(), statuses, self._sources, self._clock() // 1000
-        )
+        now = self._clock() // 1000
+        self._listings = {
+            asset.ticker: listing
+            for asset in self._assets.values()
+            if (listing := choose_listing(asset, statuses, self._sources.get(asset.ticker), now))
+        }
         self._chosen_at, self._needs_choice = self._clock(), False
         self.late_reasons.clear()
 
@@ -229,7 +218,8 @@ class LiveSource(Source):
 
     def get_listing(self, ticker: str) -> str | None:
         """Return venue and symbol of the asset's bars, None if it is not covered."""
-        return _name(self._listings.get(ticker))
+        listing = self._listings.get(ticker)
+        return None if listing is None else str(listing)
 
     def get_answering_venue(self, ticker: str) -> str | None:
         """Return the venue of the asset's bars, None if it did not answer when it was chosen."""
@@ -276,13 +266,18 @@ class LiveSource(Source):
 
         If the venue fails, return nothing; `late_reasons` has the reason.
         """
-        venue, session = self._get_venue(ticker), self._assets[ticker].session
-        begin = max(after, self._begins_at)
+        listing, session = self._listings[ticker], self._assets[ticker].session
+        venue, begin = self._venues[listing.venue], max(after, self._begins_at)
         # At a venue whose clock is behind, a bar still forms after its close by this machine's.
         skew_ms = self._wrong_skews_ms.get(venue.name, 0)
         lag_s = compute_lag_s(skew_ms)
         end = min(until, self._clock() // 1000 - venue.delay_s - lag_s)
-        rebuild_reason = await self._find_rebuild_reason(ticker)
+        name = str(listing)
+        if self._sources.get(ticker, name) != name:
+            # The change may have been committed since the sources were loaded.
+            self._sources = await self._load_sources()
+        source = self._sources.get(ticker, name)
+        rebuild_reason = "" if source == name else f"bars of {name} instead of {source}"
         if find_last_close(session, end) <= begin and not rebuild_reason:
             if lag_s and find_last_close(session, end + lag_s) > begin:
                 self._record_late_reason(ticker, describe_clock(venue.name, skew_ms))
@@ -290,7 +285,7 @@ class LiveSource(Source):
                 NO_BARS, NO_FUNDING, max(after, find_session_watermark(session, end))
             )
         try:
-            fetched, reason = await self._fetch_complete(ticker, after, end, rebuild_reason)
+            fetched, reason = await self._fetch_series(ticker, after, end, rebuild_reason)
             funding = await self._fetch_funding(ticker, max(after, self._begins_at - DAY_S), end)
         except VenueError as error:
             # A venue that has begun to refuse, or no longer has the symbol, is left before the next
@@ -319,34 +314,45 @@ class LiveSource(Source):
         history = fetched.select(fetched.close_time <= begin)
         return replace(result, history=history, reason=reason)
 
-    async def _fetch_complete(
-        self, ticker: str, after: int, end: int, rebuild_reason: str
+    async def _fetch_series(
+        self, ticker: str, after: int, end: int, reason: str
     ) -> tuple[Series, str]:
-        """Return the bars up to `end` that the venue has, as `_fetch_series` does.
+        """Return the bars that close in (after, end], and some earlier ones.
 
-        What the first answer lacks is fetched again.
+        If the history must be restated, for the given reason or for another one, return all bars
+        up to `end` and the reason. What a first answer lacks is fetched again.
         """
-        # The newest stored bars are fetched again. If they are on another scale or are another
-        # venue's, the whole history is fetched and restated.
-        begin = max(after, self._begins_at)
-        fetched, reason = (
-            (await self._fetch_whole(ticker, begin, end), rebuild_reason)
-            if rebuild_reason
-            else await self._fetch_series(ticker, begin, end)
-        )
-        is_history = self._is_history(after, reason)
+        session, begin = self._assets[ticker].session, max(after, self._begins_at)
+        if reason:
+            fetched = await self._fetch_bars(ticker, self._begins_at, end)
+            # The watermark has passed the last bar due by `begin`, so it could not be added later.
+            # Without any bar from before `begin`, the new bars would continue the stored history.
+            due = find_last_close(session, begin)
+            if not len(fetched) or fetched.close_time[-1] < due or fetched.close_time[0] > begin:
+                raise VenueError(_NO_NEWER_BAR)
+        else:
+            # The newest stored bars are fetched again, to see whether they are on another scale.
+            window = list_expected_bars(session, begin // DAY_S * DAY_S - LOOK_BACK_S, begin)
+            # Bars of the session, not hours of the clock: a stock's first hours follow a night.
+            since = window.open_time[-MAX_COMPARED_BARS if session == "24x7" else 0]
+            stored = select_compared(await self._load_stored_bars(ticker, int(since) - 1))
+            first = int(stored.open_time[0]) if len(stored) else begin
+            fetched = await self._fetch_bars(ticker, min(begin, first), end)
+            diff = diff_history(stored, fetched)
+            self._log_refused_bars(ticker, "bar_revised", diff.revised)
+            self._log_refused_bars(ticker, "bar_backfilled", diff.backfilled)
+            if (ratio := diff.split_ratio) is not None:
+                reason = f"split {ratio:g}:1" if ratio > 1 else f"split 1:{1 / ratio:g}"
+                fetched = await self._fetch_bars(ticker, self._begins_at, end)
+        is_history = bool(reason) or after < self._begins_at
         filled = await fill_holes(
-            self._assets[ticker].session,
+            session,
             fetched,
             self._begins_at if is_history else begin,
             partial(self._fetch_more, ticker),
             may_begin_later=is_history,
         )
         return filled, reason
-
-    def _is_history(self, after: int, reason: str) -> bool:
-        """Return whether a fetch brings an asset's whole history, not only what is new."""
-        return bool(reason) or after < self._begins_at
 
     async def _fetch_more(self, ticker: str, begin: int, end: int) -> Series:
         """Return bars of a window that the first answer may have left out."""
@@ -364,7 +370,7 @@ class LiveSource(Source):
         if closed <= begin or self._clock() // 1000 - closed >= HOUR_S:
             return bars, ""
         others = [
-            partial(self._fetch_listing_bars, ticker, listing)
+            partial(self._fetch_bars, ticker, listing=listing)
             for listing in self._assets[ticker].listings
             if listing != self._listings[ticker] and listing.venue in self._venues
         ]
@@ -376,7 +382,8 @@ class LiveSource(Source):
         if not len(bars):
             return NO_BARS.close_time
         # A listing that begins later than the history is not a hole.
-        begin = int(bars.open_time[0]) if self._is_history(after, reason) else after
+        is_history = bool(reason) or after < self._begins_at
+        begin = int(bars.open_time[0]) if is_history else after
         missing = list_missing(self._assets[ticker].session, bars, begin, int(bars.close_time[-1]))
         if len(missing) and missing[-1] > self._missing_logged_until.get(ticker, -1):
             self._missing_logged_until[ticker] = int(missing[-1])
@@ -391,55 +398,6 @@ class LiveSource(Source):
             )
         return missing
 
-    async def _fetch_series(self, ticker: str, begin: int, end: int) -> tuple[Series, str]:
-        """Return the bars that close in (begin, end], and some earlier ones.
-
-        If the history must be restated, return all bars up to `end` and the reason.
-        """
-        session = self._assets[ticker].session
-        window = list_expected_bars(session, begin // DAY_S * DAY_S - LOOK_BACK_S, begin)
-        # Bars of the session, not hours of the clock: a stock's first hours follow a night.
-        since = window.open_time[-MAX_COMPARED_BARS if session == "24x7" else 0]
-        stored = select_compared(await self._load_stored_bars(ticker, int(since) - 1))
-        first = int(stored.open_time[0]) if len(stored) else begin
-        fetched = await self._fetch_bars(ticker, min(begin, first), end)
-        reason = self._find_restatement_reason(ticker, stored, fetched)
-        return (await self._fetch_bars(ticker, self._begins_at, end) if reason else fetched), reason
-
-    async def _find_rebuild_reason(self, ticker: str) -> str:
-        """Return why the stored history must be replaced as a whole, empty if it need not."""
-        listing, source = str(self._listings[ticker]), self._sources.get(ticker)
-        if source not in (None, listing):
-            # The change may have been committed since the sources were loaded.
-            self._sources = await self._load_sources()
-            source = self._sources.get(ticker)
-        if source not in (None, listing):
-            return f"bars of {listing} instead of {source}"
-        return ""
-
-    async def _fetch_whole(self, ticker: str, begin: int, end: int) -> Series:
-        """Return all bars up to `end`; VenueError if they cannot replace those up to `begin`."""
-        # The watermark has passed the last bar due by `begin`, so it could not be added later.
-        # Without any bar from before `begin`, the new bars would continue the stored history.
-        bars = await self._fetch_bars(ticker, self._begins_at, end)
-        due = find_last_close(self._assets[ticker].session, begin)
-        if not len(bars) or bars.close_time[-1] < due or bars.close_time[0] > begin:
-            raise VenueError(_NO_NEWER_BAR)
-        return bars
-
-    def _find_restatement_reason(self, ticker: str, stored: Series, fetched: Series) -> str:
-        """Return the reason to restate the history, in one line; empty if there is none."""
-        diff = diff_history(stored, fetched)
-        if diff.split_ratio is not None:
-            return (
-                f"split {diff.split_ratio:g}:1"
-                if diff.split_ratio > 1
-                else f"split 1:{1 / diff.split_ratio:g}"
-            )
-        self._log_refused_bars(ticker, "bar_revised", diff.revised)
-        self._log_refused_bars(ticker, "bar_backfilled", diff.backfilled)
-        return ""
-
     def _log_refused_bars(self, ticker: str, event: str, opens: Iterable[int]) -> None:
         """Log and count, once each, bars that came too late to be stepped."""
         for opened in set(opens) - self._refused_opens[ticker]:
@@ -447,11 +405,11 @@ class LiveSource(Source):
             count = sum(map(len, self._refused_opens.values()))
             log.warning(event, ticker=ticker, opened=format_instant(1000 * opened), refused=count)
 
-    async def _fetch_listing_bars(
-        self, ticker: str, listing: Listing, begin: int, end: int
+    async def _fetch_bars(
+        self, ticker: str, begin: int, end: int, listing: Listing | None = None
     ) -> Series:
-        """Return the hourly bars of an asset's listing that close in (begin, end], in order."""
-        session = self._assets[ticker].session
+        """Return an asset's usable hourly bars that close in (begin, end], by default its own."""
+        listing, session = listing or self._listings[ticker], self._assets[ticker].session
         period_s = choose_period_s(session)
         venue, length_s = self._venues[listing.venue], PAGE_ROWS * period_s
         # A call that fails is repeated as a whole, so none has many pages. Some venues include the
@@ -493,13 +451,6 @@ class LiveSource(Source):
             if (event, ticker, reason) not in self._logged_rejections:
                 self._logged_rejections.add((event, ticker, reason))
                 log.warning(event, ticker=ticker, at=str(listing), rows=count, reason=reason)
-
-    async def _fetch_bars(self, ticker: str, begin: int, end: int) -> Series:
-        """Return the asset's usable bars that close in (begin, end]."""
-        return await self._fetch_listing_bars(ticker, self._listings[ticker], begin, end)
-
-    def _get_venue(self, ticker: str) -> Venue:
-        return self._venues[self._listings[ticker].venue]
 
     def _find_watermark(
         self, ticker: str, bars: Series, after: int, until: int, held_reason: str
@@ -544,7 +495,3 @@ class LiveSource(Source):
             self._silences[venue.name] = error.reason
             return None
         return (before + self._clock()) / 2 - venue_time_ms
-
-
-def _name(listing: Listing | None) -> str | None:
-    return None if listing is None else str(listing)
