@@ -1,27 +1,71 @@
-"""Blocks of assets give the same results in every executor, and no worker outlives its leader."""
+"""Blocks of assets give the same results in every executor, and no worker outlives its leader.
+
+A first start that is spread over processes writes the same bytes as one in a single process, and a
+real Dask cluster rebuilds and audits as a thread does, even if its workers are killed.
+"""
 
 import asyncio
 import os
+import pickle
+import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from distributed import Client, LocalCluster
 
 from compute import executor as executor_module
 from compute import rebuild as restore_module
 from compute.audit import audit as audit_module
 from compute.audit.audit import Report
-from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
-from compute.universe import Universe
+from compute.bars import DAY_S
+from compute.executor import (
+    OpenExecutor,
+    open_dask_executor,
+    open_local_executor,
+    run_tasks,
+    split_into_blocks,
+)
+from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.contract import Bar, Carry, Indicator, Readings
+from compute.indicators.enzo import Enzo
+from compute.indicators.llnr import Llnr
+from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
+from compute.sources.simulated import SimulatedSource
+from compute.universe import Universe, load_universe
 from schemas.errors import OperatorError
+from store.market_rows import BarBlock
+from store.sql.market_store import MarketStore
 from tests.compute.audit.test_audit import PRUNED, TAMPERED, Databases, alter, copy, databases
-from tests.compute.executors import open_copying_executor, raised
-from tests.support.small_market import DENSE, END, HOUR_S, audit_store, replay_bars
+from tests.doubles.scripted_source import AcceleratedClock
+from tests.support.row_builders import TABLES
+from tests.support.signals_command import find_free_port, run_signals
+from tests.support.small_market import (
+    DENSE,
+    END,
+    HOUR_S,
+    Content,
+    audit_store,
+    load_content,
+    load_small_universe,
+    open_pipeline,
+    open_store,
+    replay_bars,
+    write_small_market,
+    write_universe,
+)
+from tests.support.store_homes import open_and_close, open_market_as
 
 __all__ = ["databases"]
 
@@ -32,6 +76,36 @@ SAMPLE = {
     "a carry's byte",
     "a base row deleted",
 }
+
+
+class CopyingExecutor(Executor):
+    """Behaves like other processes: it sees copies and may run a task twice."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        sent = pickle.dumps(partial(fn, *args, **kwargs))
+        results = [call() for call in (pickle.loads(sent), pickle.loads(sent))]
+        future: Future[Any] = Future()
+        future.set_result(pickle.loads(pickle.dumps(results[-1])))
+        return future
+
+
+@asynccontextmanager
+async def open_copying_executor(assets: int) -> AsyncIterator[tuple[Executor, int]]:
+    yield CopyingExecutor(), max(1, min(3, assets))
+
+
+class NextEnzo(Enzo):
+    version = 2
+
+
+class NextLlnr(Llnr):
+    version = 2
+
+
+def raised() -> tuple[Indicator, ...]:
+    """Return indicators of which two are newer."""
+    newer = {"enzo": NextEnzo(), "llnr": NextLlnr()}
+    return tuple(newer.get(indicator.id, indicator) for indicator in INDICATORS)
 
 
 @pytest.fixture(autouse=True)
@@ -92,14 +166,14 @@ async def test_a_worker_is_started_only_for_enough_assets(
 @pytest.mark.parametrize("parallelism", [1, 2])
 async def test_results_come_in_the_order_of_the_blocks(parallelism: int):
     async with open_local_executor(0, parallelism) as (executor, _):
-        assert await run_tasks(executor, abs, [-3, 2, -1]) == [3, 2, 1]
+        assert await run_tasks(executor, [partial(abs, n) for n in (-3, 2, -1)]) == [3, 2, 1]
 
 
 @pytest.mark.prove
 async def test_a_worker_that_dies_is_reported_in_one_line():
     with pytest.raises(OperatorError, match=r"^a worker process died"):
         async with open_local_executor(0, 2) as (executor, _):
-            await run_tasks(executor, os._exit, [1])
+            await run_tasks(executor, [partial(os._exit, 1)])
 
 
 @pytest.mark.prove
@@ -107,7 +181,7 @@ async def test_a_worker_with_other_code_computes_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(executor_module, "hash_code", lambda: "another")
     with pytest.raises(OperatorError, match="another version of signals or NumPy"):
         async with open_local_executor(0, 2) as (executor, _):
-            await run_tasks(executor, abs, [-1])
+            await run_tasks(executor, [int])
 
 
 @pytest.mark.prove
@@ -115,18 +189,19 @@ async def test_a_cancelled_job_ends_its_workers_at_once():
     started_at = time.monotonic()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2), open_local_executor(0, 2) as (executor, _):
-            await run_tasks(executor, time.sleep, [60])
+            await run_tasks(executor, [partial(time.sleep, 60)])
     assert time.monotonic() - started_at < 30
 
 
 LEADER = """
 import asyncio, os, signal, time
+from functools import partial
 from compute.executor import open_local_executor, run_tasks
 
 async def main():
     async with open_local_executor(0, 2) as (executor, _):
         print(await asyncio.wrap_future(executor.submit(os.getpid)), flush=True)
-        await run_tasks(executor, time.sleep, [60])
+        await run_tasks(executor, [partial(time.sleep, 60)])
 
 if __name__ == "__main__":
     # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
@@ -176,20 +251,19 @@ async def test_outdated_carries_are_rebuilt_the_same_in_another_executor(
 @pytest.mark.parametrize(
     "indicators",
     [
-        pytest.param(None, id="of one version", marks=pytest.mark.prove),
+        pytest.param(INDICATORS, id="of one version", marks=pytest.mark.prove),
         pytest.param(raised(), id="of two versions", marks=pytest.mark.prove),
     ],
 )
 async def test_an_audit_of_a_whole_market_reports_the_same_in_another_executor(
-    tmp_path: Path, bars_folder: Path, universe: Universe, indicators: None
+    tmp_path: Path, bars_folder: Path, universe: Universe, indicators: Sequence[Indicator]
 ):
-    given = () if indicators is None else (indicators,)
     path = tmp_path / "market.db"
     await replay_bars(path, bars_folder, universe, END - 40 * HOUR_S)
-    await replay_bars(path, bars_folder, universe, END, *given)
-    report = await same(path, universe, *given)
+    await replay_bars(path, bars_folder, universe, END, indicators)
+    report = await same(path, universe, indicators)
     assert report.findings == []
-    assert (sum(report.not_verifiable.values()) > 0) == (indicators is not None)
+    assert (sum(report.not_verifiable.values()) > 0) == (indicators is not INDICATORS)
 
 
 @pytest.mark.parametrize(
@@ -209,33 +283,315 @@ def test_an_audit_of_an_altered_store_reports_the_same_in_another_executor(
     assert asyncio.run(same(path, universe)).findings
 
 
-@pytest.mark.prove
-async def test_processes_rebuild_and_audit_with_the_same_results_as_a_thread(
-    tmp_path: Path, bars_folder: Path, universe: Universe
-):
-    processes = partial(open_local_executor, parallelism=2)
-    stop = DENSE + 230 * HOUR_S
-    await replay_bars(tmp_path / "thread.db", bars_folder, universe, stop)
-    path = copy(tmp_path / "thread.db", tmp_path / "processes.db")
-    assert alter(path, "UPDATE carries SET version = 0") > 0
-    alter(tmp_path / "thread.db", "UPDATE carries SET version = 0")
-    until = stop + 10 * HOUR_S
-    own = await replay_bars(tmp_path / "thread.db", bars_folder, universe, until)
-    assert own == await replay_bars(path, bars_folder, universe, until, open_executor=processes)
-    assert await audit_store(path, universe, open_executor=processes) == await audit_store(
-        path, universe
-    )
-
-
-async def same(path: Path, universe: Universe, *indicators: object) -> Report:
+async def same(
+    path: Path, universe: Universe, indicators: Sequence[Indicator] = INDICATORS
+) -> Report:
     """Audit in this thread and in another executor; return the equal report."""
-
-    async def report(open_executor: OpenExecutor) -> Report:
-        given = {"indicators": indicators[0]} if indicators else {}
-        return await audit_store(path, universe, open_executor=open_executor, **given)
-
-    own, other = await report(open_local_executor), await report(open_copying_executor)
+    own = await audit_store(path, universe, indicators)
+    other = await audit_store(path, universe, indicators, open_copying_executor)
     assert own == other
     assert list(own.checked) == list(other.checked)
     assert list(own.not_verifiable) == list(other.not_verifiable)
     return own
+
+
+ONE_PROCESS = partial(open_local_executor, parallelism=1)
+PROCESSES = partial(open_local_executor, parallelism=3)
+STARTS_AT = 1_795_195_352
+HISTORY_DAYS = 95
+SOME = ("ARM", "BTC", "MATIC", "NVDA", "XAU")
+
+Tables = dict[str, list[tuple[Any, ...]]]
+OnProgress = Callable[[int, int], None]
+
+
+class Dying(Enzo):
+    """Kills its process once it steps while a file exists, and removes the file."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
+        if self.flag.exists():
+            self.flag.unlink()
+            os._exit(1)
+        return super().step(carry, bar)
+
+
+def select_assets(tickers: Sequence[str]) -> Universe:
+    packaged = load_universe()
+    chosen = tuple(asset for asset in packaged.assets if asset.ticker in tickers)
+    return Universe(assets=chosen, renamed_on=packaged.renamed_on)
+
+
+def draw_assets(seed: int) -> Universe:
+    """Return a universe of random assets, some of which have alerts."""
+    packaged, draw = load_universe(), random.Random(seed)
+    drawn = draw.sample(packaged.assets, draw.randrange(4, 9))
+    assets = [a.model_copy(update={"alerts": draw.random() < 0.7}) for a in drawn]
+    return Universe(assets=tuple(assets), renamed_on=packaged.renamed_on)
+
+
+async def catch_up(
+    path: Path,
+    open_executor: OpenExecutor,
+    universe: Universe,
+    indicators: Sequence[Indicator],
+    on_progress: OnProgress = lambda done, end: None,
+    hours: int = 0,
+) -> None:
+    """Start a market, or continue it; then run some hours one by one."""
+    clock = AcceleratedClock(STARTS_AT)
+    origin = (STARTS_AT - HISTORY_DAYS * DAY_S) // DAY_S * DAY_S
+    async with open_store(path) as store:
+        source = SimulatedSource(universe, origin, clock, priced_at=origin)
+        pipeline = await HourlyPipeline.open(
+            store, source, universe, indicators, clock, open_executor
+        )
+        await pipeline.run_until(pipeline.due_hour, on_progress)
+        for _ in range(hours):
+            clock.now = to_market_ms(pipeline.done_hour + HOUR_S)
+            await pipeline.run_until(pipeline.due_hour)
+            await pipeline.run_late()
+
+
+def read_all(path: Path) -> Tables:
+    """Return every row of every table, in the order in which they were written.
+
+    The salts of the log are random, and so are the hashes that they are part of. The digest of a
+    coverage follows the last commit before the start that published it.
+    """
+    columns = {
+        "coverage": "document",
+        "log_leaves": "created_at, leaf",
+        "log_tiles": "level, number, length(hashes)",
+    }
+    with closing(sqlite3.connect(path)) as db:
+        return {
+            table: db.execute(f"SELECT {columns.get(table, '*')} FROM {table}").fetchall()
+            for table in TABLES
+        }
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(2, 9))]
+)
+@pytest.mark.prove
+async def test_a_spread_first_start_and_the_hours_after_it_write_the_same_bytes(
+    tmp_path: Path, seed: int
+):
+    universe = draw_assets(seed)
+    indicators = INDICATORS if seed % 5 == 0 else (Enzo(), Llnr())
+    await catch_up(tmp_path / "one.db", ONE_PROCESS, universe, indicators, hours=30)
+    await catch_up(tmp_path / "many.db", open_copying_executor, universe, indicators, hours=30)
+    written = read_all(tmp_path / "one.db")
+    assert read_all(tmp_path / "many.db") == written
+    assert len(written["passes"]) > 30
+    assert written["changes"]
+    assert (await audit_store(tmp_path / "many.db", universe, indicators)).findings == []
+
+
+@pytest.mark.prove
+async def test_a_first_start_whose_worker_dies_or_is_stopped_continues_at_the_next_start(
+    tmp_path: Path,
+):
+    universe, flag = select_assets(SOME), tmp_path / "flag"
+    await catch_up(tmp_path / "one.db", ONE_PROCESS, universe, (Dying(flag),))
+    path = tmp_path / "many.db"
+
+    def kill_next_worker(done: int, end: int) -> None:
+        flag.touch()
+
+    with pytest.raises(OperatorError, match=r"^a worker process died"):
+        await catch_up(path, PROCESSES, universe, (Dying(flag),), kill_next_worker)
+    flag.unlink(missing_ok=True)
+    reported: list[int] = []
+
+    def stop_after_two_batches(done: int, end: int) -> None:
+        reported.append(done)
+        if len(reported) == 3:
+            starting.cancel()
+
+    starting = asyncio.create_task(
+        catch_up(path, PROCESSES, universe, (Dying(flag),), stop_after_two_batches)
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert 0 < len(read_all(path)["passes"]) < len(read_all(tmp_path / "one.db")["passes"])
+    await catch_up(path, PROCESSES, universe, (Dying(flag),))
+    assert read_all(path) == read_all(tmp_path / "one.db")
+
+
+STOP = DENSE + 230 * HOUR_S
+UNTIL = STOP + 4 * HOUR_S
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A store in the middle of the small market, and its content after some local runs."""
+
+    path: Path
+    folder: Path
+    universe: Universe
+    later: Content
+    report: Report
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The scheduler of two worker processes."""
+    with LocalCluster(
+        n_workers=2,
+        processes=True,
+        threads_per_worker=1,
+        dashboard_address=":0",
+        silence_logs="CRITICAL",
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    parent = tmp_path_factory.mktemp("dask")
+    folder, universe = write_small_market(parent), load_small_universe(parent)
+    path, later = parent / "stopped.db", parent / "later.db"
+    asyncio.run(replay_bars(path, folder, universe, STOP))
+    alter(path, "UPDATE carries SET version = 0")
+    copy(path, later)
+    held = asyncio.run(replay_bars(later, folder, universe, UNTIL))
+    return Stopped(path, folder, universe, held, asyncio.run(audit_store(later, universe)))
+
+
+async def kill_one(address: str) -> int:
+    """Kill a worker; return its process id. Its nanny starts another."""
+    async with Client(address, asynchronous=True, set_as_default=False) as client:
+        pid = next(iter((await client.run(os.getpid)).values()))
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.mark.prove
+async def test_a_rebuild_is_the_same_although_a_worker_is_killed(
+    address: str, stopped: Stopped, tmp_path: Path
+):
+    killed: list[int] = []
+
+    class Killing(MarketStore):
+        async def bars(
+            self, ticker: str | None = None, after: int = -1, revision: int | None = None
+        ) -> list[BarBlock]:
+            if ticker == "IBM" and not killed:
+                killed.append(await kill_one(address))
+            return await super().bars(ticker, after, revision)
+
+    opening = partial(open_dask_executor, address)
+    path = copy(stopped.path, tmp_path / "market.db")
+    async with open_and_close(open_market_as(Killing, path)) as store:
+        runs = await open_pipeline(store, stopped.folder, stopped.universe, open_executor=opening)
+        await runs.run_until(UNTIL)
+        held = await load_content(store)
+    assert killed
+    assert held == stopped.later
+    assert (
+        await audit_store(tmp_path / "market.db", stopped.universe, open_executor=opening)
+        == stopped.report
+    )
+    assert {row[7] for row in held["epochs"]} == {"first bar", "replaces version 0"}
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("of", ["a clean store", "an altered store"])
+async def test_an_audit_is_the_same_although_a_worker_is_killed(
+    address: str, stopped: Stopped, tmp_path: Path, of: str
+):
+    path = tmp_path / "market.db"
+    await replay_bars(copy(stopped.path, path), stopped.folder, stopped.universe, UNTIL)
+    if of == "an altered store":
+        alter(path, "UPDATE changes SET price = 2 WHERE created_at % 7 = 0")
+    loop, killed = asyncio.get_running_loop(), []
+
+    def kill_in_the_middle(done: int, end: int) -> None:
+        if not killed and done > 1:
+            killed.append(asyncio.run_coroutine_threadsafe(kill_one(address), loop).result())
+
+    opening = partial(open_dask_executor, address)
+    report = await audit_store(
+        path, stopped.universe, open_executor=opening, progressed=kill_in_the_middle
+    )
+    assert killed
+    assert report == await audit_store(path, stopped.universe)
+    # Forcing the rebuild left other findings, on the schema and on epochs.
+    has_changes = any(finding.startswith("changes: ") for finding in report.findings)
+    assert has_changes == (of == "an altered store")
+
+
+@pytest.mark.prove
+def test_signals_audit_runs_on_the_configured_workers(
+    address: str, stopped: Stopped, tmp_path: Path
+):
+    path = copy(stopped.path, tmp_path / "market.db")
+    given = {
+        "database_url": f"sqlite:///{path}",
+        "universe": str(write_universe(tmp_path)),
+    }
+    here = run_signals(tmp_path, "audit", **given)
+    elsewhere = run_signals(tmp_path, "audit", **given, dask_scheduler=address)
+    assert (elsewhere.returncode, elsewhere.stdout) == (here.returncode, here.stdout)
+    assert elsewhere.stderr == ""
+
+
+@pytest.mark.prove
+async def test_a_dask_worker_with_other_code_computes_nothing(
+    address: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(executor_module, "hash_code", lambda: "another")
+    with pytest.raises(OperatorError, match="another version of signals or NumPy"):
+        async with open_dask_executor(address, 1) as (executor, _):
+            await run_tasks(executor, [int])
+
+
+@pytest.mark.prove
+async def test_a_block_that_kills_every_worker_fails_in_one_line(address: str):
+    with pytest.raises(OperatorError, match="do not compute this version") as caught:
+        async with open_dask_executor(address, 1) as (executor, _):
+            await run_tasks(executor, [partial(os._exit, 1)])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["audit", "compute", "replay"])
+def test_an_unreachable_scheduler_fails_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    monkeypatch.setattr(executor_module, "CONNECTS_WITHIN_S", 0.1)
+    address = f"tcp://127.0.0.1:{find_free_port()}"
+    given = ["--bars", str(tmp_path)] if command == "replay" else []
+    ended = run_signals(tmp_path, command, *given, dask_scheduler=address)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"signals: no Dask scheduler answers at {address}: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.prove
+def test_a_scheduler_without_workers_fails_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(executor_module, "CONNECTS_WITHIN_S", 1)
+    with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as empty:
+        address = empty.scheduler_address
+        ended = run_signals(tmp_path, "audit", dask_scheduler=address)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"signals: the Dask workers at {address} do not compute")
+    assert "0/1 workers" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_missing_extra_fails_with_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    ended = run_signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "signals: SIGNALS_DASK_SCHEDULER needs the extra libraries (distributed is missing): "
+        f"{sys.executable} -m pip install 'distributed>=2025.1'\n",
+    )

@@ -22,7 +22,7 @@ from store.errors import StoreError
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
 from tests.compute.audit.test_audit import alter
-from tests.compute.executors import open_copying_executor
+from tests.compute.test_executor import open_copying_executor
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,
