@@ -1,19 +1,33 @@
-"""Files become a folder that the recorded source reads; nothing doubtful is written."""
+"""Files of all formats become a folder that the recorded source reads; nothing doubtful is written.
+
+Expected values are worked out by hand from calendars and clocks.
+"""
 
 import csv
+import gzip
+import io
 import os
-from datetime import date
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
+import polars as pl
 import pytest
 
-from compute.bars import DAY_S, HOUR_S
-from compute.sources.bar_formats import FormatOptions
+from compute.bars import BAR_FAULTS, DAY_S, HOUR_S
+from compute.sessions import Calendar
+from compute.sources import bar_formats
+from compute.sources import bar_judgement as judgement
+from compute.sources.bar_formats import FormatOptions, read_rows
 from compute.sources.bar_import import BarImport, ImportOptions
 from compute.sources.files import FilesSource
 from compute.sources.source import SourceError
 from compute.universe import load_universe
+from schemas.vocabulary import Timeframe
 
 pytestmark = pytest.mark.clause("sources")
 
@@ -398,3 +412,474 @@ def test_times_of_a_stock_that_fit_its_session_in_utc_need_no_zone(tmp_path: Pat
     times = [f"2024-06-03 {hour}:30" for hour in range(13, 20)]
     path.write_text("Time,O,H,L,C\n" + "".join(f"{time},1,1,1,1\n" for time in times))
     assert run_import(tmp_path / "to", path).doubts == []
+
+
+ZONE = ZoneInfo("America/New_York")
+WEDNESDAY = 1_704_240_000  # 2024-01-03T00:00Z, a Wednesday
+
+
+def at(*texts: str) -> np.ndarray:
+    """Return times in New York, or in UTC if they end with Z."""
+    times = (datetime.fromisoformat(text) for text in texts)
+    zoned = (time if time.tzinfo else time.replace(tzinfo=ZONE) for time in times)
+    return np.array([int(time.timestamp()) for time in zoned], dtype=np.int64)
+
+
+def span(step_s: int, count: int = 30, first: int = WEDNESDAY) -> np.ndarray:
+    return first + step_s * np.arange(count, dtype=np.int64)
+
+
+def weekdays(clock: str) -> np.ndarray:
+    """Return 40 weekdays around the change of clocks on 2024-03-10, at a time in New York."""
+    days = np.arange("2024-02-19", "2024-04-13", dtype="datetime64[D]")
+    return at(*(f"{day}T{clock}" for day in days[np.is_busday(days)]))
+
+
+@pytest.mark.parametrize(
+    ("times", "timeframe", "expected"),
+    [
+        (
+            span(DAY_S),
+            "1h",
+            "most rows are 86400 s apart, but 1h bars are 3600 s apart; rename it to",
+        ),
+        (
+            span(4 * HOUR_S),
+            "1h",
+            "most rows are 14400 s apart, but 1h bars are 3600 s apart; write a file",
+        ),
+        (span(300), "1h", "most rows are 300 s apart, but 1h bars are 3600 s apart; write a file"),
+        (
+            span(HOUR_S),
+            "1d",
+            "most rows are 3600 s apart, but 1d bars are 86400 s apart; rename it to",
+        ),
+        (
+            span(7 * DAY_S),
+            "1d",
+            "most rows are 604800 s apart, but 1d bars are 86400 s apart; write a",
+        ),
+        (
+            span(HOUR_S, first=WEDNESDAY + 3599),
+            "1h",
+            "rows are stamped at their close (the first",
+        ),
+        (
+            span(DAY_S, first=WEDNESDAY + 86_399),
+            "1d",
+            "rows are stamped at their close (the first",
+        ),
+        (span(HOUR_S), "1h", ""),
+        (span(HOUR_S)[::3], "1h", "most rows are 10800 s apart, but 1h bars are 3600 s apart;"),
+        (np.delete(span(HOUR_S), [3, 4, 9, 15, 16, 17]), "1h", ""),
+        (span(HOUR_S, first=WEDNESDAY + 1800), "1h", ""),
+        (span(DAY_S, count=3), "1h", ""),
+        (np.repeat(span(HOUR_S), 2), "1h", ""),
+        (weekdays("00:00"), "1d", ""),
+        (weekdays("16:00"), "1d", ""),
+    ],
+)
+def test_the_spacing_of_rows_must_be_that_of_the_timeframe(
+    times: np.ndarray, timeframe: Timeframe, expected: str
+):
+    fault = judgement.describe_wrong_times("24x7", times, timeframe)
+    assert fault.startswith(expected)
+    assert bool(fault) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("session", "wanted"),
+    [
+        ("24x7", "the opening time, so subtract 86399 from each"),
+        ("XNAS", "00:00 UTC of the trading day"),
+    ],
+)
+def test_the_remedy_for_daily_stamps_at_the_close_keeps_the_trading_day(
+    session: Calendar, wanted: str
+):
+    # 15:59:59 in New York.
+    times = weekdays("15:59") + 59
+    assert judgement.describe_wrong_times(session, times, "1d").endswith(f"ts must be {wanted}")
+
+
+FRIDAY, MONDAY = "2024-03-08", "2024-03-11"  # clocks changed between them
+
+
+@pytest.mark.parametrize(
+    ("session", "stamp", "expected"),
+    [
+        *(("XNYS", f"{FRIDAY}T{clock}", FRIDAY) for clock in ("00:00", "09:30", "16:00", "23:00")),
+        *(("XNAS", f"{MONDAY}T{clock}", MONDAY) for clock in ("00:00", "09:30", "16:00", "19:00")),
+        ("XNYS", f"{FRIDAY}T00:00Z", FRIDAY),
+        ("24x5", f"{MONDAY}T00:00Z", MONDAY),
+        ("24x5", f"{MONDAY}T00:00", MONDAY),
+        ("24x5", "2024-03-10T18:00", MONDAY),
+        ("24x5", f"{MONDAY}T17:00", MONDAY),
+        ("24x5", f"{MONDAY}T18:00", "2024-03-12"),
+    ],
+)
+def test_a_daily_bar_belongs_to_its_trading_day_whatever_its_stamp(
+    session: Calendar, stamp: str, expected: str
+):
+    opens = judgement.find_opens(session, at(stamp), "1d")
+    assert opens.tolist() == at(f"{expected}T00:00Z").tolist()
+
+
+def test_hourly_bars_and_coins_keep_their_stamps():
+    times = at(f"{FRIDAY}T09:30", f"{FRIDAY}T16:00Z")
+    assert judgement.find_opens("XNYS", times, "1h").tolist() == times.tolist()
+    assert judgement.find_opens("24x7", times, "1d").tolist() == times.tolist()
+
+
+REGULAR = [f"2024-07-05T{clock}" for clock in ("09:30", "10:30", "14:30", "15:30")]
+ON_HOURS = [f"2024-07-05T{clock}" for clock in ("09:00", "10:00", "14:00", "15:00")]
+
+
+@pytest.mark.parametrize(
+    ("session", "timeframe", "inside", "outside"),
+    [
+        ("XNAS", "1h", REGULAR, ["2024-07-05T04:00", "2024-07-05T09:00", "2024-07-05T16:00"]),
+        ("XNAS", "1h", ON_HOURS, ["2024-07-05T08:00", "2024-07-05T16:00", "2024-07-05T19:30"]),
+        ("XNYS", "1h", ["2024-07-03T12:30"], ["2024-07-03T13:00", "2024-07-04T10:30"]),
+        ("XNYS", "1d", ["2024-07-03T00:00Z"], ["2024-07-04T00:00Z", "2024-07-06T00:00Z"]),
+        ("XNYS", "1d", ["1997-01-20T00:00Z"], ["1998-01-19T00:00Z"]),  # Martin Luther King
+        (
+            "24x5",
+            "1h",
+            ["2024-07-05T16:00", "2024-07-07T18:00", "2024-07-08T16:00"],
+            ["2024-07-05T17:00", "2024-07-06T12:00", "2024-07-07T17:00", "2024-07-08T17:00"],
+        ),
+        ("24x7", "1h", ["2024-07-06T12:00", "2024-12-25T12:00"], []),
+    ],
+)
+def test_bars_outside_the_session_are_found(
+    session: Calendar, timeframe: Timeframe, inside: list[str], outside: list[str]
+):
+    times = np.sort(np.concatenate([at(*inside), at(*outside)]))
+    faults = judgement.find_session_faults(session, times, timeframe)
+    assert times[faults != 0].tolist() == at(*outside).tolist()
+    assert {BAR_FAULTS[fault] for fault in faults[faults != 0]} <= {
+        "opens while its session is closed"
+    }
+
+
+@pytest.mark.parametrize(
+    ("close", "opened", "ratio", "remedy"),
+    [
+        (1208.88, 120.37, "10:1", "divide all prices before it by 10"),  # NVDA, 2024-06-10
+        (499.23, 127.58, "4:1", "divide all prices before it by 4"),  # AAPL, 2020-08-31
+        (90.0, 60.2, "1.5:1", "divide all prices before it by 1.5"),
+        (12.0, 121.0, "1:10", "multiply all prices before it by 10"),
+        (100.0, 72.0, None, ""),
+        (100.0, 139.0, None, ""),
+        (100.0, 57.0, None, ""),  # a fall of 43 % is none of the usual ratios
+    ],
+)
+def test_an_open_near_a_usual_ratio_of_the_close_before_it_is_a_jump(
+    close: float, opened: float, ratio: str | None, remedy: str
+):
+    opens, closes = (
+        np.array([close, close, opened, opened]),
+        np.array([close, close, opened, opened]),
+    )
+    jumps = list(judgement.list_jumps(span(HOUR_S, 4), opens, closes))
+    assert [jump.time for jump in jumps] == ([WEDNESDAY + 2 * HOUR_S] if ratio else [])
+    for jump in jumps:
+        assert jump.describe().endswith(f"as after a split of {ratio}; {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("times", "opens", "closes"),
+    [
+        (span(HOUR_S, 4), [100, 100, 10, 100], [100, 100, 100, 100]),  # a wrong open
+        (span(HOUR_S, 4), [100, 100, 10, 10], [100, 100, 10, 100]),  # a wrong bar
+        (span(6 * DAY_S, 4), [100, 100, 10, 10], [100, 100, 10, 10]),  # a hole
+    ],
+)
+def test_a_wrong_row_and_a_hole_are_no_jump(
+    times: np.ndarray, opens: list[float], closes: list[float]
+):
+    assert not list(judgement.list_jumps(times, np.array(opens), np.array(closes)))
+
+
+def test_a_stock_with_bars_of_whole_weekends_is_of_another_market():
+    fortnight = span(HOUR_S, 14 * 24)
+    kept = fortnight[(fortnight // DAY_S + 3) % 7 < 5]
+    assert [
+        judgement.is_of_another_market(session, times)
+        for session, times in (("XNYS", fortnight), ("XNYS", kept), ("24x5", fortnight))
+    ] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("session", "timeframe", "times", "missing"),
+    [
+        ("24x7", "1h", np.delete(span(HOUR_S), range(3, 15)), span(HOUR_S)[4:16]),
+        ("24x7", "1d", np.delete(span(DAY_S), [4]), span(DAY_S)[5:6]),
+        ("24x7", "1h", span(HOUR_S), []),
+        # Tuesday's 14:30 is missing; nights, half days and holidays are no holes.
+        (
+            "XNAS",
+            "1h",
+            at("2024-07-02T13:30", "2024-07-02T15:30", "2024-07-03T09:30"),
+            at("2024-07-02T15:00"),
+        ),
+        ("XNAS", "1h", at("2024-07-03T12:30", "2024-07-05T09:30"), []),
+        (
+            "XNAS",
+            "1d",
+            at("2024-07-02T00:00Z", "2024-07-08T00:00Z"),
+            [1_720_051_200, 1_720_224_000],
+        ),
+    ],
+)
+def test_holes_are_the_closes_that_the_session_expects(
+    session: Calendar, timeframe: Timeframe, times: np.ndarray, missing: np.ndarray
+):
+    assert judgement.list_holes(session, times, timeframe).tolist() == list(missing)
+
+
+@pytest.mark.parametrize(
+    ("volumes", "expected"),
+    [
+        ([-1.0, -1.0], ["", ""]),
+        ([np.nan, -1.0], ["", ""]),
+        ([np.nan, 5.0, -1.0], ["a number is NaN or infinite", "", "volume is negative"]),
+    ],
+)
+def test_a_volume_that_is_missing_everywhere_is_none(volumes: list[float], expected: list[str]):
+    faults = judgement.find_volume_faults(np.array(volumes))
+    assert [BAR_FAULTS[fault] for fault in faults] == expected
+
+
+def test_the_first_repeated_time_with_other_values_is_found():
+    times, values = np.array([1, 2, 2, 3, 3]), np.array([1.0, 2.0, 2.0, 3.0, 4.0])
+    assert judgement.find_conflict(times, [values, values]) == 4
+    assert judgement.find_conflict(times[:4], [values[:4]]) is None
+
+
+# 2025-01-01T00:00Z and 01:00Z: open, high, low, close and volume.
+TWO_HOURS = [1_735_689_600, 1_735_693_200]
+TWO_BARS = [[1.0, 3.0, 0.5, 2.0, 10.0], [2.0, 4.0, 1.0, 3.0, 11.0]]
+TEXTS = ("2025-01-01 00:00:00", "2025-01-01 01:00:00")
+KLINES = (
+    "1735689600{z},1,3,0.5,2,10,1735693199{z},20,7,5,9,0\n1735693200{z},2,4,1,3,11,1,30,7,5,9,0\n"
+)
+NAMED = "{t},open,high,low,close,volume\n{a},1,3,0.5,2,10\n{b},2,4,1,3,11\n"
+
+
+def named(title: str, *times: object) -> str:
+    first, second = times
+    return NAMED.format(t=title, a=first, b=second)
+
+
+def pack_zip(text: str, names: tuple[str, ...] = ("bars.csv",)) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name in names:
+            archive.writestr(name, text)
+    return target.getvalue()
+
+
+def build_frame() -> pl.DataFrame:
+    days = [datetime.fromtimestamp(time, UTC) for time in TWO_HOURS]
+    names = ("open", "high", "low", "close", "volume")
+    columns = dict(zip(names, map(list, zip(*TWO_BARS, strict=True)), strict=True))
+    return pl.DataFrame({"date": days, **columns})
+
+
+def write_frame(write: Callable[[pl.DataFrame, io.BytesIO], object]) -> bytes:
+    target = io.BytesIO()
+    write(build_frame(), target)
+    return target.getvalue()
+
+
+MT5 = (
+    "<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>\t<VOL>\t<SPREAD>\r\n"
+    "2025.01.01\t02:00:00\t1\t3\t0.5\t2\t10\t0\t4\r\n2025.01.01\t03:00:00\t2\t4\t1\t3\t11\t0\t4\r\n"
+)
+ALPACA = (
+    '{"bars":{"BTC/USD":[{"t":"2025-01-01T00:00:00Z","o":1,"h":3,"l":0.5,"c":2,"v":10,"n":1},'
+    '{"t":"2025-01-01T01:00:00Z","o":2,"h":4,"l":1,"c":3,"v":11,"n":1}]},"next_page_token":null}'
+)
+YFINANCE = (
+    "Price,Close,High,Low,Open,Volume\nTicker,BTC-USD,BTC-USD,BTC-USD,BTC-USD,BTC-USD\n"
+    "Datetime,,,,,\n2025-01-01 00:00:00+00:00,2,3,0.5,1,10\n2025-01-01 01:00:00+00:00,3,4,1,2,11\n"
+)
+DOWNLOAD = (
+    "https://www.CryptoDataDownload.com\n"
+    "unix,date,symbol,open,high,low,close,Volume BTC,Volume USDT\n"
+    "1735693200000,2025-01-01 01:00:00,BTC/USDT,2,4,1,3,11,33\n"
+    "1735689600000,2025-01-01 00:00:00,BTC/USDT,1,3,0.5,2,10,20\n"
+)
+GERMAN = (
+    "Zeit;Open;High;Low;Close;Volume\n"
+    "01.01.2025 01:00;1,0;3,0;0,5;2,0;10\n01.01.2025 02:00;2;4;1;3;11\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        pytest.param(KLINES.format(z="000"), {}, id="Binance Vision in ms"),
+        pytest.param(KLINES.format(z="000000"), {}, id="Binance Vision in µs"),
+        pytest.param(pack_zip(KLINES.format(z="000")), {}, id="Binance Vision packed"),
+        pytest.param(DOWNLOAD, {}, id="CryptoDataDownload, newest first"),
+        pytest.param(
+            "Date,Symbol,Open,High,Low,Close,Volume BTC\n2025-01-01 01-AM,BTC,2,4,1,3,11\n"
+            "2025-01-01 12-AM,BTC,1,3,0.5,2,10\n",
+            {},
+            id="CryptoDataDownload with hours of 12",
+        ),
+        pytest.param(named("time", *TWO_HOURS), {}, id="TradingView"),
+        pytest.param(
+            named("time", "2024-12-31T19:00:00-05:00", "2024-12-31T20:00:00-05:00"),
+            {},
+            id="TradingView in ISO 8601",
+        ),
+        pytest.param(YFINANCE, {}, id="yfinance with three header rows"),
+        pytest.param(
+            "<TICKER>,<PER>,<DATE>,<TIME>,<OPEN>,<HIGH>,<LOW>,<CLOSE>,<VOL>,<OPENINT>\n"
+            "BTC,60,20250101,10000,1,3,0.5,2,10,0\nBTC,60,20250101,20000,2,4,1,3,11,0\n",
+            {"zone": "Europe/Warsaw"},
+            id="Stooq",
+        ),
+        pytest.param("1735689600,1,3,0.5,2,10,7\n1735693200,2,4,1,3,11,8\n", {}, id="Kraken"),
+        pytest.param(
+            "[[1735693200,1,4,2,3,11],[1735689600,0.5,3,1,2,10]]", {}, id="Coinbase's order"
+        ),
+        pytest.param(ALPACA, {}, id="Alpaca"),
+        pytest.param(
+            "[[1735689600000,1,3,0.5,2,10],[1735693200000,2,4,1,3,11]]", {}, id="ccxt and freqtrade"
+        ),
+        pytest.param(write_frame(pl.DataFrame.write_ipc), {}, id="freqtrade's feather"),
+        pytest.param(write_frame(pl.DataFrame.write_parquet), {}, id="Parquet"),
+        pytest.param(MT5, {"zone": "EET"}, id="MetaTrader 5"),
+        pytest.param(MT5.encode("utf-16"), {"zone": "EET"}, id="MetaTrader 5 in UTF-16"),
+        pytest.param(
+            "2025.01.01,02:00,1,3,0.5,2,10\n2025.01.01,03:00,2,4,1,3,11\n",
+            {"zone": "EET"},
+            id="MetaTrader 4",
+        ),
+        pytest.param(named("ts", "1735689600.0", "1735693200.0"), {}, id="floats"),
+        pytest.param(named("ts", *(f"{time}000000000" for time in TWO_HOURS)), {}, id="ns"),
+        pytest.param(gzip.compress(named("ts", *TWO_HOURS).encode()), {}, id="gzip"),
+        pytest.param(
+            "\ufeff" + named('"TS"', *TWO_HOURS).replace("\n", "\r\n") + "\r\n",
+            {},
+            id="BOM, CRLF, quotes",
+        ),
+        pytest.param(
+            GERMAN, {"zone": "Europe/Berlin", "columns": {"time": "Zeit"}}, id="decimal commas"
+        ),
+        pytest.param(
+            named("ts", *TWO_HOURS).replace(",", ";").replace(";1;3;", ";1.0;3;"),
+            {"columns": {"time": "1", "close": "Close"}},
+            id="columns by number and name",
+        ),
+        pytest.param(
+            named("Date", "01/01/2025 00:00", "01/01/2025 01:00"), {"dates": "mdy"}, id="US dates"
+        ),
+    ],
+)
+def test_a_file_of_a_known_format_gives_its_bars(
+    tmp_path: Path, content: str | bytes, options: dict[str, object]
+):
+    path = tmp_path / "BTC"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    rows = read_rows(path, FormatOptions(**options))
+    found = sorted(zip(rows.times.tolist(), rows.table.tolist(), strict=True))
+    assert found == list(zip(TWO_HOURS, TWO_BARS, strict=True))
+    assert rows.unreadable == 0
+
+
+def test_thousands_separators_and_prices_in_dollars_are_numbers(tmp_path: Path):
+    path = tmp_path / "BTC.csv"
+    path.write_text(
+        "Date,Price,Open,High,Low,Vol.\n"
+        '"Jan 02, 2025","44,957.5","$44,183.4","45,899.7",44166.7,1K\n'
+    )
+    rows = read_rows(path, FormatOptions())
+    assert rows.table[0, :4].tolist() == [44183.4, 45899.7, 44166.7, 44957.5]
+    assert rows.times.tolist() == [1_735_776_000]
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_an_hour_that_clocks_repeat_has_its_rows_in_the_order_of_the_file(
+    tmp_path: Path, step: int
+):
+    path = tmp_path / "BTC.csv"
+    times = ("00:30", "01:30", "01:30", "02:30")[::step]
+    path.write_text("Time,O,H,L,C\n" + "".join(f"2024-11-03 {time},1,1,1,1\n" for time in times))
+    rows = read_rows(path, FormatOptions(zone="America/New_York"))
+    # 04:30, 05:30, 06:30 and 07:30 UTC.
+    first = 1_730_608_200
+    assert rows.times.tolist()[::step] == [first, first + 3600, first + 7200, first + 10_800]
+    assert rows.zone == "America/New_York"
+    assert read_rows(path, FormatOptions()).zone == "UTC, which the file does not say (--zone)"
+
+
+REFUSED: list[tuple[str | bytes, str]] = [
+    ("", "no row with a time and four prices"),
+    ("<html><body>403</body></html>", "no row with a time and four prices"),
+    (bytes(range(256)), "no text in UTF-8"),
+    ("[" * 100_000, "recursion"),
+    ('{"bars":{"A":[[1,2]],"B":[[1,2]]}}', "2 lists of bars"),
+    ("[[1735689600,1,3,0.5,2,10],[1]]", "not of one length"),
+    (named("when", *TEXTS), "no column for time among when, open"),
+    (MT5, "name their zone with --zone"),
+    (named("Date", "01/02/2025", "02/02/2025"), "--dates dmy or mdy"),
+    (named("Date", "noon", "evening"), "'noon' is in no known format"),
+    (named("ts", *TWO_HOURS).replace(",3,", ",x,").replace(",4,", ",y,"), "2 of 2 rows cannot be"),
+    (
+        'ts;open;high;low;close\n1735689600;"1,234";"1,235";"1,233";"1,234"\n',
+        "'1,234' has a comma or thousands; say which by --decimal",
+    ),
+    (
+        "symbol,ts,open,high,low,close\nA,1735689600,1,1,1,1\nB,1735689600,1,1,1,1\n",
+        "several symbols",
+    ),
+    (pack_zip("x", ("a.csv", "b.csv")), "the archive has 2 files"),
+    (gzip.compress(b"x" * 100)[:-4], "incomplete"),
+    (pack_zip("1" * 100)[:60], "incomplete"),
+    # The flag of a password, in the local header and in the directory.
+    (
+        pack_zip("x")
+        .replace(b"PK\3\4\x14\0\0", b"PK\3\4\x14\0\1")
+        .replace(b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1"),
+        "password required",
+    ),
+    (
+        "Price,Close,Close,High,High,Low,Low,Open,Open\n"
+        "Ticker,BTC-USD,ETH-USD,BTC-USD,ETH-USD,BTC-USD,ETH-USD,BTC-USD,ETH-USD\n"
+        "Datetime,,,,,,,,\n2025-01-01 00:00:00+00:00,2,2,3,3,0.5,0.5,1,1\n",
+        "has several columns 'open', as of several assets; choose one of each by its number, such "
+        "as --columns open=8",
+    ),
+    ("[" + " " * 600 + "[1735689600,1,3,0.5,2,10]]", "more than 500 bytes of JSON; split it"),
+    (b"PAR1" + b"x" * 20, ""),
+    (named("ts", *TWO_HOURS) + "9" * 2000, "more than 1,000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("content", "fault"), REFUSED, ids=[fault for _, fault in REFUSED])
+def test_a_file_that_is_not_understood_is_refused_with_its_name_and_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes, fault: str
+):
+    monkeypatch.setattr(bar_formats, "MAX_FILE_BYTES", 1000 if "9999" in str(content) else 10**9)
+    monkeypatch.setattr(bar_formats, "MAX_JSON_BYTES", 500 if "  " in str(content) else 10**9)
+    path = tmp_path / "BTC.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SourceError) as caught:
+        read_rows(path, FormatOptions())
+    assert str(caught.value).startswith(f"{path}: ")
+    assert fault in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_column_are_named(tmp_path: Path):
+    with pytest.raises(SourceError, match="no such file"):
+        read_rows(tmp_path / "BTC.csv", FormatOptions())
+    (tmp_path / "BTC.csv").write_text(named("ts", *TWO_HOURS))
+    with pytest.raises(SourceError, match="has no column 'Last'"):
+        read_rows(tmp_path / "BTC.csv", FormatOptions(columns={"close": "Last"}))

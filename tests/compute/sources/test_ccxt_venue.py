@@ -23,7 +23,6 @@ from tests.doubles.venues.dialects import Okx
 from tests.doubles.venues.market import HOUR, Market, halve_bars, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
 from tests.doubles.venues.venue import RECORDED, VenueDouble
-from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS
 from tests.support.live_service import load_venue_options
 from tests.support.running_service import ManualClock
 
@@ -55,6 +54,19 @@ def test_an_entry_may_lack_what_others_lack_too() -> None:
     assert drop_odd_entries(entries) == entries
 
 
+# A market with bars, and one that also has funding if the venue has perpetuals.
+SYMBOLS = {
+    "binance": ("BTC/USDT", "BTC/USDT:USDT"),
+    "bybit": ("BTC/USDT", "BTC/USDT:USDT"),
+    "okx": ("BTC/USDT", "BTC/USDT:USDT"),
+    "kraken": ("BTC/USD", None),
+    "hyperliquid": ("BTC/USDC:USDC", "XYZ-GOLD/USDC:USDC"),
+    "gate": ("BTC/USDT", "BTC/USDT:USDT"),
+    "kucoin": ("BTC/USDT", "BTC/USDT:USDT"),
+    "coinbase": ("BTC/USD", None),
+}
+EXCHANGES = tuple(SYMBOLS)
+PERPETUALS = {name: perpetual for name, (_, perpetual) in SYMBOLS.items() if perpetual}
 Open = Callable[..., CcxtVenue]
 DEFAULT = ("binance", "okx")
 every = pytest.mark.parametrize(

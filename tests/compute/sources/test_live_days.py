@@ -19,10 +19,9 @@ from compute.universe import Universe
 from store.market_rows import ChangeRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.doubles.venues.market import Market
-from tests.doubles.venues.server import DIALECTS, VenuesDouble
+from tests.doubles.venues.server import VenuesDouble
 from tests.doubles.venues.venue import Failure
 from tests.support.live_service import (
-    ALPACA_DELAY_S,
     RETRY_POLICY,
     SAMPLE_TICKERS,
     START,
@@ -280,70 +279,6 @@ async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars
         return
     assert day.late == EXPECTED_LATE
     assert list_warnings(logged) == WARNINGS
-
-
-SEED = 7
-LAST_PASS_S = ALPACA_DELAY_S + 120
-
-
-class Size(NamedTuple):
-    """The assets, hours and days of history of a test, and share of failures."""
-
-    tickers: tuple[str, ...]
-    hours: int
-    history_days: int
-    share: float = 0.05
-
-
-async def day(
-    double: VenuesDouble, clock: AcceleratedClock, folder: Path, universe: Universe, size: Size
-) -> tuple[StoredResult, Late]:
-    """Start without failures, then run some hours with them; return the late assets by hour."""
-    late: Late = set()
-    patience = RETRY_POLICY._replace(max_tries=1)
-    history_s = size.history_days * DAY_S
-    async with open_live_service(
-        double, clock, folder, universe, patience, history_s, timeout_s=60
-    ) as one:
-        await one.start()
-
-        async def watch() -> None:
-            late.update((one.runs.done_hour, ticker) for ticker in one.runs.late)
-
-        clock.watch = watch
-        clock.ends_at = START + size.hours * HOUR_S + RUN_S + LAST_PASS_S + 60
-        double.set_failure_share(size.share, SEED)
-        with suppress(ClockEnded):
-            await HourlyLoop(
-                one.reopen_pipeline, one.store, clock, clock.sleep, pipeline=one.runs
-            ).run()
-        await one.check_audit()
-        return await StoredResult.load(one.store), late
-
-
-@pytest.mark.parametrize(
-    "size",
-    [
-        Size(SAMPLE_TICKERS, hours=4, history_days=25, share=0.25),
-        Size(SAMPLE_TICKERS, hours=24, history_days=42, share=0.15),
-    ],
-    ids=["many failures", "a day"],
-)
-@pytest.mark.prove
-async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
-    double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, size: Size
-) -> None:
-    universe = load_covered_universe(size.tickers)
-    made = await list_packaged_universe(double, universe, size.history_days)
-    begin, end = (START - size.history_days * DAY_S) // DAY_S * DAY_S, START + size.hours * HOUR_S
-    live_store, late = await day(double, clock, tmp_path, universe, size)
-    assert sum(double.get_venue(name).failed for name in DIALECTS) > 2 * size.hours
-    funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
-    folder = write_recording(tmp_path / "bars", made, funded, begin, end)
-    replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
-    delayed = find_delayed(live_store, replayed, universe, START)
-    assert delayed <= late
-    assert delayed
 
 
 HOUR = START + 4 * HOUR_S  # by which all sessions have had a bar

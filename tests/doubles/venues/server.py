@@ -1,14 +1,12 @@
 """Every venue on one loopback port, in the test's event loop, with failures on demand.
 
-    async with venues(clock) as double:
-        double.venue("binance").lists("BTC/USDT", market)
-        redirected(ccxt.binance(), double.base_url)
+    async with run_venues_double(clock) as double:
+        double.get_venue("binance").add_listing("BTC/USDT", market)
 
 A venue's real host is the first part of the path: BASE/api.binance.com/api/v3/time.
 """
 
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -62,11 +60,6 @@ class VenuesDouble:
 
     def get_venue(self, name: str) -> VenueDouble:
         return self._venues[name]
-
-    def set_failure_share(self, share: float, seed: int) -> None:
-        """Fail a share of the calls to every venue."""
-        for venue in self._venues.values():
-            venue.set_failure_share(share, seed)
 
     def clear_failures(self) -> None:
         for venue in self._venues.values():
@@ -138,18 +131,6 @@ def _build_response(status: int, body: Any, headers: Any = None) -> Response:
         return Response(body, status, headers, media_type="text/html")
     printed = json.dumps(body, separators=(",", ":"))
     return Response(printed, status, headers, media_type="application/json")
-
-
-def redirect_exchange(exchange: Any, base_url: str) -> Any:
-    """Redirect an exchange's API to a base address: scheme://host/path becomes BASE/host/path."""
-
-    def rewrite_urls(urls: Any) -> Any:
-        if isinstance(urls, dict):
-            return {name: rewrite_urls(url) for name, url in urls.items()}
-        return re.sub(r"^https?:/", base_url, urls)
-
-    exchange.urls["api"] = rewrite_urls(exchange.urls["api"])
-    return exchange
 
 
 @asynccontextmanager

@@ -4,9 +4,7 @@ Its formats are in a `Dialect`.
 """
 
 import asyncio
-import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +28,6 @@ FailureKind = Literal[
     "hanging",
     "garbled",
 ]
-RANDOM_FAILURES: tuple[FailureKind, ...] = ("unavailable", "rate_limited", "truncated", "dropped")
 # What each venue documents, in the shape of ccxt's recorded responses: its errors, the entries of a
 # pair and a contract, and by ccxt's methods an answer and what ccxt makes of it.
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("venues.json").read_text("utf-8"))
@@ -189,10 +186,7 @@ class Dialect:
 
 
 class VenueDouble:
-    """The markets of one venue, whose clock is `skew_ms` ahead of the double's.
-
-    `failed` counts the calls that a share of failures has chosen.
-    """
+    """The markets of one venue, whose clock is `skew_ms` ahead of the double's."""
 
     def __init__(self, dialect: Dialect, clock: Clock) -> None:
         self.dialect = dialect
@@ -201,9 +195,6 @@ class VenueDouble:
         self._clock = clock
         self._listings: dict[str, Listing] = {}
         self._failures: list[Failure] = []
-        self.failed = 0
-        self._failure_share = 0.0, 0
-        self._counts = Counter[str]()
 
     @property
     def now_ms(self) -> int:
@@ -267,14 +258,8 @@ class VenueDouble:
         failure.times = 0
         failure.released.set()
 
-    def set_failure_share(self, share: float, seed: int) -> None:
-        """Fail a share of all calls, chosen by the request and the number of earlier equal ones."""
-        self._failure_share = share, seed
-        self._counts.clear()
-
     def clear_failures(self) -> None:
         """End all failures; hanging requests are answered."""
-        self._failure_share = 0.0, 0
         for trouble in self._failures:
             trouble.released.set()
         self._failures.clear()
@@ -292,19 +277,7 @@ class VenueDouble:
             if trouble.times != 0 and self._matches(request, trouble.path or "", trouble.symbol):
                 trouble.times = None if trouble.times is None else trouble.times - 1
                 return trouble
-        return self._draw_failure(request)
-
-    def _draw_failure(self, request: VenueRequest) -> Failure | None:
-        share, seed = self._failure_share
-        if not share:
-            return None
-        what = f"{seed} {request.host}/{request.path} {request.key}"
-        self._counts[what] += 1
-        digest = hashlib.sha256(f"{what} {self._counts[what]}".encode()).digest()
-        if int.from_bytes(digest[:4], "big") >= share * 2**32:
-            return None
-        self.failed += 1
-        return Failure(RANDOM_FAILURES[digest[4] % len(RANDOM_FAILURES)], None, None, 1, None, {})
+        return None
 
     def _find_requests(self, path: str, symbol: str | None) -> list[VenueRequest]:
         return [request for request in self.requests if self._matches(request, path, symbol)]
