@@ -1,14 +1,10 @@
 """Hard bars through the whole pipeline: replay, clean audit, and each asset stepped by itself."""
 
 import asyncio
-import gc
 import os
-import pickle
 import random
-import resource
 import sqlite3
-import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -34,19 +30,13 @@ from compute.sources.simulated import (
     parse_source_name,
 )
 from compute.universe import Universe, load_universe
-from mcp_server.tools.get_signals import render_signals
-from schemas.signals import Signal, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     DAY_MS,
     TIMEFRAMES,
-    UNIVERSE_RETENTION_MS,
     compute_midnight_s,
-    format_instant,
 )
 from service.config.settings import Settings
 from service.config.sources import open_source
-from serving.context import Context
-from serving.snapshot_cache import SnapshotCache
 from store.market_rows import Batch, ChangeRow, StoredSnapshot
 from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
@@ -356,7 +346,6 @@ async def test_a_restart_continues_from_the_origin_that_the_store_remembers(tmp_
 
 LONG_RUN_START = int(datetime(2026, 11, 21, 17, 22, tzinfo=UTC).timestamp())
 DAYS = 400
-GROWTH = 500_000  # bytes; the rows of the months between would be more
 
 
 @dataclass(frozen=True)
@@ -373,95 +362,12 @@ SHORT = Size(("MATIC", "NVDA"), ALTERNATING, 65 * DAY_S, 10 * DAY_S)  # a change
 FULL = Size(("MATIC", "NVDA", "XAU"), INDICATORS, 100 * DAY_S, DAY_S)
 
 
-class Long:
-    """One long run, with a copy of every row ever committed in a file."""
-
-    def __init__(self, folder: Path, size: Size) -> None:
-        packaged = load_universe()
-        chosen = tuple(packaged.by_ticker[ticker] for ticker in size.tickers)
-        self.universe = Universe(assets=chosen, renamed_on=packaged.renamed_on)
-        self.clock = AcceleratedClock(LONG_RUN_START, step_s=size.stride_s)
-        self.size = size
-        self.path = folder / "m.db"
-        self.copy = folder / "rows"
-        self.table: list[tuple[int, int, int, int]] = []
-        self.traced: list[int] = []
-
-    async def run(self) -> None:
-        """Run the loop to the end, looking at the store ten times on the way."""
-        copy = self.copy
-
-        class Copied(MarketStore):
-            async def commit(self, batch: Batch) -> None:
-                await super().commit(batch)
-                with copy.open("ab") as file:
-                    pickle.dump(list(batch.changes), file)
-
-        self.store = await open_market_as(Copied, self.path)
-        self.clock.watch = self._look
-        self.clock.ends_at = LONG_RUN_START + DAYS * DAY_S
-        origin = (LONG_RUN_START - self.size.history_s) // DAY_S * DAY_S
-        source = SimulatedSource(self.universe, origin, self.clock)
-        open_pipeline = partial(
-            HourlyPipeline.open, self.store, source, self.universe, self.size.indicators, self.clock
-        )
-        try:
-            with pytest.raises(ClockEnded):
-                await HourlyLoop(open_pipeline, self.store, self.clock, self.clock.sleep).run()
-            tracemalloc.stop()
-            self.report = await audit_market(self.store, self.universe, self.size.indicators)
-        finally:
-            tracemalloc.stop()
-            await self.store.close()
-
-    async def _look(self) -> None:
-        tenth = (self.clock.now_s - LONG_RUN_START) * 10 // (DAYS * DAY_S)
-        if tenth <= len(self.table):
-            return
-        gc.collect()
-        self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
-        held = await list_changes(self.store)
-        assert held == list(_kept(self.copy, (await self.store.progress()).pruned_before))
-        if tenth % 4 == 1:
-            await self._read(held)
-        if self.size is SHORT and tenth == 7:
-            tracemalloc.start()
-        size = sum(path.stat().st_size for path in self.path.parent.glob("m.db*"))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.table.append(((self.clock.now_s - LONG_RUN_START) // DAY_S, len(held), size, peak))
-
-    async def _read(self, held: Sequence[ChangeRow]) -> None:
-        """Read the whole feed: all rows younger than the retention."""
-        context = Context(SnapshotCache(self.store), "http://x", "http://x", self.clock, None, 1)
-        snapshot = await context.snapshot()
-        rows: list[Signal] = []
-        since = datetime(2020, 1, 1, tzinfo=UTC)
-        while True:
-            query = SignalsQuery.model_validate(
-                {"since": since.isoformat(), "limit": 200, "offset": len(rows)}
-            )
-            answer = await render_signals(query, context)
-            page = SignalsResponse.model_validate_json(answer.text)
-            rows += page.signals
-            if not page.pagination.has_more:
-                break
-        oldest = snapshot.market_time - UNIVERSE_RETENTION_MS
-        young = [
-            format_instant(r.created_at) for r in held if r.published and r.created_at > oldest
-        ]
-        assert [row.created_at for row in reversed(rows)] == young
-
-
-def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
-    """Yield the rows that pruning should keep: the young ones, and each cell's newest old one."""
-    rows: list[ChangeRow] = []
-    with copy.open("rb") as file:
-        while file.peek(1):
-            rows += pickle.load(file)
+def list_kept(rows: Sequence[ChangeRow], pruned_before: int) -> list[ChangeRow]:
+    """Return the rows that pruning should keep: the young, and each cell's newest old one."""
     newest = {row[1:4]: row.created_at for row in rows if row.created_at < pruned_before}
-    for row in rows:
-        if row.created_at >= pruned_before or row.created_at == newest[row[1:4]]:
-            yield row
+    return [
+        row for row in rows if row.created_at >= pruned_before or row.created_at == newest[row[1:4]]
+    ]
 
 
 @pytest.mark.clause("steps")
@@ -470,16 +376,30 @@ def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
 async def test_a_store_of_400_days_holds_the_retained_rows_and_no_others(
     tmp_path: Path, size: Size
 ):
-    run = Long(tmp_path, size)
-    await run.run()
-    print("\n  day    rows       bytes  peak KiB")
-    for day, rows, size_bytes, peak in run.table:
-        print(f"{day:5d} {rows:7d} {size_bytes:11d} {peak:9d}")
-    assert run.report.findings == []
-    assert run.report.checked["changes"] == run.table[-1][1]
-    assert len(run.table) == 10
-    rows = [rows for _, rows, _, _ in run.table]
-    assert rows[-1] <= 1.05 * rows[-2]
-    peaks = [peak for *_, peak in run.table]
-    assert peaks[-1] - peaks[4] < 20_000
-    assert max(run.traced[1:], default=0) - min(run.traced[1:], default=0) < GROWTH
+    universe, clock = only(*size.tickers), AcceleratedClock(LONG_RUN_START, size.stride_s)
+    committed: list[ChangeRow] = []
+    counts: list[int] = []
+
+    class Copied(MarketStore):
+        async def commit(self, batch: Batch) -> None:
+            await super().commit(batch)
+            committed.extend(batch.changes)
+
+    async with open_and_close(open_market_as(Copied, tmp_path / "m.db")) as store:
+
+        async def look_ten_times() -> None:
+            if (clock.now_s - LONG_RUN_START) * 10 // (DAYS * DAY_S) > len(counts):
+                held = await list_changes(store)
+                assert held == list_kept(committed, (await store.progress()).pruned_before)
+                counts.append(len(held))
+
+        clock.watch, clock.ends_at = look_ten_times, LONG_RUN_START + DAYS * DAY_S
+        origin = (LONG_RUN_START - size.history_s) // DAY_S * DAY_S
+        source = SimulatedSource(universe, origin, clock)
+        opener = partial(HourlyPipeline.open, store, source, universe, size.indicators, clock)
+        with pytest.raises(ClockEnded):
+            await HourlyLoop(opener, store, clock, clock.sleep).run()
+        report = await audit_market(store, universe, size.indicators)
+    assert report.findings == []
+    assert (report.checked["changes"], len(counts)) == (counts[-1], 10)
+    assert counts[-1] <= 1.05 * counts[-2]

@@ -3,14 +3,9 @@
 import asyncio
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -44,6 +39,7 @@ from compute.sources.source import FetchResult
 from compute.stepper import Stepper
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe, compute_midnight_s
+from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import ALTERNATING
 from tests.doubles.venues.alpaca import get_alpaca
 from tests.doubles.venues.server import VenuesDouble
@@ -297,31 +293,6 @@ async def test_prices_stay_sane_for_ten_years(every: int):
         assert low < np.median(bars.close) < high, asset.ticker
 
 
-class Counting(ThreadPoolExecutor):
-    """A thread pool that counts the submitted tasks."""
-
-    handed = 0
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        self.handed += 1
-        return super().submit(*args, **kwargs)
-
-
-@pytest.mark.clause("sources")
-@pytest.mark.prove
-async def test_waiting_fetches_are_computed_in_one_thread_hop_with_the_same_results():
-    clock, threads = MarketClock(ORIGIN + 9 * DAY_S), Counting()
-    asyncio.get_running_loop().set_default_executor(threads)
-    source = SimulatedSource(load_universe(), ORIGIN, clock)
-    calls = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
-    together = await asyncio.gather(*calls)
-    assert threads.handed == 1
-    for ticker, one in zip(MIXED, together, strict=True):
-        single = await source.fetch(ticker, ORIGIN, clock.now_s)
-        assert single.watermark == one.watermark
-        assert single.bars.close.tobytes() == one.bars.close.tobytes()
-
-
 @pytest.mark.clause("sources")
 async def test_a_cancelled_fetch_cancels_no_other():
     clock = MarketClock(ORIGIN + 9 * DAY_S)
@@ -403,35 +374,6 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
     assert behind[120] < 0.6 * behind[0]
     assert behind[4 * HOUR_S] == 0
     assert many
-
-
-async def late_bar() -> tuple[str, int, int]:
-    """Return (ticker, close, arrival) of some bar that misses its run by seconds."""
-    clock = MarketClock(0)
-    source = SimulatedSource(packaged(), ORIGIN, clock)
-    for hour in range(ORIGIN + HOUR_S, ORIGIN + 9 * DAY_S, HOUR_S):
-        for ticker in CRYPTO:
-            clock.now_s = hour + RUN_DELAY_S
-            while (await source.fetch(ticker, hour - HOUR_S, hour)).watermark < hour:
-                clock.now_s += 1
-            if hour + RUN_DELAY_S < clock.now_s <= hour + RUN_DELAY_S + 120:
-                return ticker, hour, clock.now_s
-    raise AssertionError("no late bar in nine days")
-
-
-@pytest.mark.clause("sources")
-@pytest.mark.prove
-async def test_a_late_bar_holds_the_watermark_until_it_arrives():
-    ticker, close, arrival = await late_bar()
-    clock = MarketClock(arrival - 1)
-    source = SimulatedSource(packaged(), ORIGIN, clock)
-    before = await source.fetch(ticker, close - 9 * HOUR_S, close)
-    assert before.watermark == close - HOUR_S
-    assert before.bars.close_time[-1] == close - HOUR_S
-    clock.now_s = arrival
-    after = await source.fetch(ticker, before.watermark, close)
-    assert after.watermark == close
-    assert after.bars.close_time.tolist() == [close]
 
 
 @pytest.mark.clause("sources")
@@ -570,19 +512,8 @@ LAST_HOUR = {EARLY_CLOSE: 13}
 TICKERS = ("IBM", "NVDA", "BTC", "XAU")
 HISTORY_S = 9 * DAY_S
 
-Closes = dict[Timeframe, list[int]]
 
-
-@dataclass
-class Market:
-    """A pipeline whose indicator turns on every bar, so that every bar has a row."""
-
-    runs: HourlyPipeline
-    clock: ManualClock
-    written: Callable[[], "AsyncIterator[tuple[str, Timeframe, int, int]]"]
-
-
-def list_trading_closes(day: date) -> Closes:
+def list_trading_closes(day: date) -> dict[Timeframe, list[int]]:
     """Return the closes of a stock's bars on a trading day (epoch seconds), by timeframe."""
     last = LAST_HOUR.get(day, 16)
     local = [
@@ -596,53 +527,50 @@ def list_trading_closes(day: date) -> Closes:
     return {**longer, "1h": hours}
 
 
-def midnight(day: date) -> int:
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
-
-
-def some(tickers: tuple[str, ...]) -> Universe:
-    universe = load_universe()
-    chosen = tuple(universe.by_ticker[ticker] for ticker in tickers)
-    return Universe(assets=chosen, renamed_on=universe.renamed_on)
-
-
-@asynccontextmanager
-async def open_simulated(folder: Path, begins: int) -> AsyncIterator[Market]:
-    clock = ManualClock(to_market_ms(begins))
-    source = SimulatedSource(some(TICKERS), begins - HISTORY_S, clock)
-    async with open_store(folder / "market.db") as store:
-        runs = await HourlyPipeline.open(store, source, some(TICKERS), ALTERNATING, clock)
-
-        async def written() -> AsyncIterator[tuple[str, Timeframe, int, int]]:
-            for row in await list_changes(store):
-                yield row.ticker, row.timeframe, row.close_time, row.created_at
-
-        yield Market(runs, clock, written)
-
-
 async def run_and_collect(
-    market: Market, begins: int, ends: int, delay_s: int = 0
+    runs: HourlyPipeline,
+    store: MarketStore,
+    clock: ManualClock,
+    begins: int,
+    ends: int,
+    delay_s: int = 0,
 ) -> tuple[dict[tuple[str, Timeframe], dict[int, float]], set[tuple[str, int]]]:
     """Run every hour, and once more after `delay_s`.
 
     Return the seconds from each bar's close to its row, and the assets that were late at an hour.
+    The indicator turns on every bar, so that every bar has a row.
     """
-    await market.runs.run_until(begins)
-    market.clock.now = to_market_ms(begins) + 1000 * (delay_s + 1)
-    await market.runs.run_late()
+    await runs.run_until(begins)
+    clock.now = to_market_ms(begins) + 1000 * (delay_s + 1)
+    await runs.run_late()
     late = set[tuple[str, int]]()
     for hour in range(begins + HOUR_S, ends + 1, HOUR_S):
-        market.clock.now = to_market_ms(hour) + 1000
-        await market.runs.run_until(hour)
+        clock.now = to_market_ms(hour) + 1000
+        await runs.run_until(hour)
         if delay_s:
-            market.clock.now = to_market_ms(hour) + 1000 * (delay_s + 1)
-            await market.runs.run_late()
-        late |= {(ticker, hour) for ticker in market.runs.late}
+            clock.now = to_market_ms(hour) + 1000 * (delay_s + 1)
+            await runs.run_late()
+        late |= {(ticker, hour) for ticker in runs.late}
     seconds: dict[tuple[str, Timeframe], dict[int, float]] = defaultdict(dict)
-    async for ticker, timeframe, close, created_at in market.written():
-        if close > begins:
-            seconds[ticker, timeframe][close] = created_at / 1000 - close
+    for row in await list_changes(store):
+        if row.close_time > begins:
+            after_s = row.created_at / 1000 - row.close_time
+            seconds[row.ticker, row.timeframe][row.close_time] = after_s
     return seconds, late
+
+
+async def run_simulated(
+    folder: Path, begins: int, days: int
+) -> tuple[dict[tuple[str, Timeframe], dict[int, float]], set[tuple[str, int]]]:
+    clock = ManualClock(to_market_ms(begins))
+    universe = Universe(
+        assets=tuple(packaged().by_ticker[ticker] for ticker in TICKERS),
+        renamed_on=packaged().renamed_on,
+    )
+    source = SimulatedSource(universe, begins - HISTORY_S, clock)
+    async with open_store(folder / "market.db") as store:
+        runs = await HourlyPipeline.open(store, source, universe, ALTERNATING, clock)
+        return await run_and_collect(runs, store, clock, begins, begins + days * DAY_S)
 
 
 @pytest.mark.clause("1.30", "sources")
@@ -650,9 +578,7 @@ async def run_and_collect(
 @pytest.mark.sampled(2)
 @pytest.mark.prove
 async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path: Path, day: date):
-    begins = midnight(day)
-    async with open_simulated(tmp_path, begins) as market:
-        seconds, late = await run_and_collect(market, begins, begins + DAY_S)
+    seconds, late = await run_simulated(tmp_path, compute_midnight_s(day), days=1)
     assert not late & {(ticker, hour) for ticker in ("IBM", "NVDA") for _, hour in late}
     for ticker in ("IBM", "NVDA"):
         for timeframe, closes in list_trading_closes(day).items():
@@ -663,15 +589,13 @@ async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path
 @pytest.mark.clause("1.30", "sources")
 @pytest.mark.prove
 async def test_in_weeks_around_a_change_of_clocks_only_late_bars_come_later(tmp_path: Path):
-    begins, days = midnight(date(2026, 10, 22)), 15  # clocks go back on November 1
-    async with open_simulated(tmp_path, begins) as market:
-        seconds, late = await run_and_collect(market, begins, begins + days * DAY_S)
+    days = 15  # clocks go back on November 1
+    seconds, late = await run_simulated(tmp_path, compute_midnight_s(date(2026, 10, 22)), days)
     assert 0 < len(late) < 20
     for (ticker, _), by_close in seconds.items():
         punctual = {c: s for c, s in by_close.items() if (ticker, c) not in late}
         assert {close: s for close, s in punctual.items() if not 180 <= s <= 300} == {}
-    traded = [begins + n * DAY_S for n in range(days)]
-    weekdays = [date(2026, 10, 22) + timedelta(days=n) for n in range(len(traded))]
+    weekdays = [date(2026, 10, 22) + timedelta(days=n) for n in range(days)]
     expected = [c for d in weekdays if d.weekday() < 5 for c in list_trading_closes(d)["1h"]]
     for ticker in ("IBM", "NVDA"):
         assert set(seconds[ticker, "1h"]) <= set(expected)
@@ -703,7 +627,7 @@ async def test_a_live_stock_is_read_three_minutes_after_each_close_and_its_plans
     symbol: str,
     delay_s: int,
 ):
-    begins = midnight(day)
+    begins = compute_midnight_s(day)
     clock.now = to_market_ms(begins)
     universe = Universe(
         assets=(make_asset("NVDA", venue, symbol, **STOCK),), renamed_on=date(2026, 8, 17)
@@ -714,14 +638,10 @@ async def test_a_live_stock_is_read_three_minutes_after_each_close_and_its_plans
         double, clock, tmp_path, universe, history_s=HISTORY_S, indicators=ALTERNATING
     ) as one:
         assert one.runs.delays == ((delay_s,) if delay_s else ())
-
-        async def written() -> AsyncIterator[tuple[str, Timeframe, int, int]]:
-            for row in await list_changes(one.store):
-                yield row.ticker, row.timeframe, row.close_time, row.created_at
-
-        market = Market(one.runs, clock, written)
         await one.start(begins)
-        seconds, late = await run_and_collect(market, begins, begins + DAY_S, delay_s)
+        seconds, late = await run_and_collect(
+            one.runs, one.store, clock, begins, begins + DAY_S, delay_s
+        )
     assert late == set()
     for timeframe, closes in list_trading_closes(day).items():
         by_close = seconds["NVDA", timeframe]
