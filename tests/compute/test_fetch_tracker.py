@@ -1,8 +1,8 @@
 """Histories of assets that were set aside are built between the runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS as ALL_INDICATORS
 from compute.universe import Session, Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAMES
-from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import (
     ALTERNATING,
@@ -32,6 +31,7 @@ from tests.doubles.scripted_source import (
     march_s,
 )
 from tests.support.row_builders import list_changes, list_epochs
+from tests.support.small_market import open_store
 
 pytestmark = pytest.mark.clause("steps")
 
@@ -67,15 +67,6 @@ def script(clock: AcceleratedClock, *tickers: str) -> ScriptedSource:
     return source
 
 
-@asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[MarketStore]:
-    store = await open_sqlite_market(path)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
 async def run(
     path: Path,
     source: ScriptedSource,
@@ -86,7 +77,7 @@ async def run(
 ) -> None:
     """Start the loop, and kill it when the clock reaches a time."""
     clock.ends_at = until
-    async with opened(path) as store:
+    async with open_store(path) as store:
         clock.watch = None if watched is None else partial(watched.look, store)
         opener = partial(HourlyPipeline.open, store, source, source.universe, indicators, clock)
         with suppress(ClockEnded):
@@ -94,7 +85,7 @@ async def run(
 
 
 async def load_content(path: Path) -> Content:
-    async with opened(path) as store:
+    async with open_store(path) as store:
         return Content(
             await store.readings(),
             await store.carries(),
@@ -109,7 +100,7 @@ async def load_content(path: Path) -> Content:
 async def check_clean(
     path: Path, universe: Universe, indicators: Sequence[Indicator] = INDICATORS
 ) -> None:
-    async with opened(path) as store:
+    async with open_store(path) as store:
         assert (await audit_market(store, universe, indicators)).findings == []
         times = [row.created_at for row in await list_changes(store)]
         times += [row.created_at async for row in store.alerts()]
@@ -224,7 +215,7 @@ async def test_a_first_start_waits_for_no_asset(tmp_path: Path):
     source = script(clock)
     source.outages["ETH"] = START + HOUR_S
     fetches = Fetches(source, "ETH")
-    async with opened(tmp_path / "m.db") as store:
+    async with open_store(tmp_path / "m.db") as store:
         runs = await HourlyPipeline.open(store, source, source.universe, ALTERNATING, clock)
         await runs.run_until(runs.due_hour)
         assert (fetches.calls, runs.done_hour) == ([], runs.due_hour)

@@ -1,7 +1,6 @@
 """The hourly loop on a clock that tests move: no bar is lost, stepped twice or stepped early."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
@@ -258,31 +257,6 @@ async def test_a_longer_bar_that_comes_within_the_retries_is_stepped_by_them(tmp
 
 
 @pytest.mark.clause("steps")
-@pytest.mark.clause("1.27", "1.28", "1.29")
-@pytest.mark.parametrize("step_s", [180, pytest.param(60, marks=prove)])
-@pytest.mark.prove
-async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_rests(
-    tmp_path: Path, step_s: int
-):
-    path = tmp_path / "m.db"
-    clock = AcceleratedClock(march_s("12:00", 5), step_s)  # Thursday noon, until Tuesday
-    source = ScriptedSource(clock, {"BTC": "24x7", "NVDA": "XNAS", "XAU": "24x5"}, BEGINS)
-    seen = LateHistory()
-    await run_loop_until(path, source, clock, march_s("01:00", 10), late_history=seen)
-    rows = await check_store_file(path, source, march_s("00:00", 10))
-    assert [late for _, late in seen.late] == [()]
-    days = {row.close_time: row.created_at for row in rows if row.ticker == "NVDA"}
-    read = [(day, days[march_s("00:00", day)] // 1000) for day in (6, 7, 10)]
-    assert read == [(day, march_s("00:03", day)) for day in (6, 7, 10)]
-    assert not any(
-        march_s("00:00", 7) < close < march_s("00:00", 10) - 12 * HOUR_S for close in days
-    )
-    for timeframe, period in TIMEFRAME_DURATIONS_S.items():
-        runs = [row.created_at // 1000 - 180 for row in rows if row.timeframe == timeframe]
-        assert {run % DAY_S for run in runs} == set(range(0, DAY_S, period))
-
-
-@pytest.mark.clause("steps")
 @pytest.mark.prove
 async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path: Path):
     path = tmp_path / "m.db"
@@ -469,32 +443,6 @@ async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(
 
 
 @pytest.mark.clause("steps")
-@pytest.mark.prove
-async def test_a_second_loop_ends_while_another_computes_and_continues_after_it(
-    path: Path, clock: AcceleratedClock, source: ScriptedSource, logs: Logs
-):
-    clock.ends_at = march_s("11:30")
-    async with open_loop(path, source, source.universe, clock) as (loop, first):
-        with pytest.raises(ClockEnded):
-            await loop.run()
-        logs.clear()
-        with pytest.raises(LockTakenError, match=str(os.getpid())):
-            await run_loop_until(path, source, clock, march_s("13:30"))
-        assert len(await list_commits(first)) == 2
-    assert logs == []
-    clock.now = march_s("14:30") * 1000
-    await run_loop_until(path, source, clock, march_s("15:30"))
-    assert [log["event"] for log in logs] == ["computing", "run", "pruned", "run"]
-    rows = await check_store_file(path, source, march_s("15:00"))
-    assert {
-        row.created_at // 60_000 * 60 for row in rows if row.close_time >= march_s("12:00")
-    } == {
-        march_s("14:30"),
-        march_s("15:03"),
-    }
-
-
-@pytest.mark.clause("steps")
 @pytest.mark.parametrize(
     "ticks", [1, 30, 300, 3000, *(pytest.param(n, marks=prove) for n in range(50, 3000, 131))]
 )
@@ -576,24 +524,6 @@ async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path
     async with open_store(path) as store:
         assert (await store.progress()).outage is None
     await check_store_file(path, source, march_s("14:00"))
-
-
-@pytest.mark.clause("steps")
-@pytest.mark.prove
-async def test_bars_of_a_delayed_source_are_fetched_when_due_and_are_not_late(
-    tmp_path: Path,
-):
-    clock, seen = AcceleratedClock(march_s("10:30")), LateHistory()
-    source = script(clock)
-    source.venue_delays["ETH"] = 900
-    for hour in range(11, 14):
-        source.delays["ETH", march_s(f"{hour}:00")] = 900
-    path = tmp_path / "m.db"
-    await run_loop_until(path, source, clock, march_s("13:40"), late_history=seen)
-    rows = await check_store_file(path, source, march_s("13:00"))
-    written = [r.created_at // 1000 for r in rows if r.ticker == "ETH" and r.timeframe == "1h"]
-    assert written[-3:] == [march_s("11:18:00"), march_s("12:18:00"), march_s("13:18:00")]
-    assert {late for _, late in seen.late} == {()}
 
 
 @pytest.mark.clause("steps")

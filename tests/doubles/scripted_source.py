@@ -111,7 +111,7 @@ class AcceleratedClock:
             raise ClockEnded
 
 
-class ScriptedSource:
+class ScriptedSource(Source):
     """Delivers a bar at every close of an asset's session, at once or after its delay in `delays`.
 
     A bar that never comes counts as missing an hour after its close. `before_fetch` is awaited at
@@ -121,6 +121,7 @@ class ScriptedSource:
     """
 
     shown_history_s = 30 * DAY_S
+    ends_at: int | None = None
 
     def __init__(
         self,
@@ -146,21 +147,12 @@ class ScriptedSource:
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         return "1h" if ticker in self._sessions else None
 
-    def get_listing(self, ticker: str) -> None:
-        return None
-
-    def has_off_hour_bars(self, ticker: str) -> bool:
-        return False
-
     def get_delay_s(self, ticker: str) -> int:
         return self.venue_delays.get(ticker, 0)
 
     async def check_ready(self) -> None:
         if self.refusal is not None:
             raise NotReadyError(self.refusal)
-
-    def get_end(self, ticker: str) -> int | None:
-        return None
 
     def find_next_close(self, ticker: str, after: int) -> int | None:
         close = find_next_close(self._sessions[ticker], max(after, self.begins_at))

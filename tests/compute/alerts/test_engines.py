@@ -439,17 +439,6 @@ def test_runs_that_are_written_at_any_time_in_their_hour_publish_what_the_model_
     ]
 
 
-@pytest.mark.clause("indicators")
-@pytest.mark.parametrize("timeframe", ["4h", "1d"])
-def test_a_publisher_is_restored_from_its_bytes(timeframe: Timeframe):
-    publisher = Publisher(timeframe)
-    publisher.run(fires((0, "LONG"), (4, "SHORT"), (8, "LONG")), MONDAY + 8 * HOUR_S)
-    again = Publisher(timeframe)
-    again.unpack(publisher.pack())
-    assert again.pack() == publisher.pack()
-    assert again.due_hour == publisher.due_hour is not None
-
-
 WINDOWS_MS = {"4h": 80 * 3_600_000, "1d": 20 * 86_400_000}
 STARTS = march_s("06:00", day=5)
 STOPS, RESUMES = STARTS + 5 * DAY_S, STARTS + 14 * DAY_S

@@ -54,33 +54,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "key.json"
 
 
-def test_a_key_is_read_as_it_was_written(path: Path) -> None:
+def test_a_key_is_read_by_its_owner_alone_as_it_was_written(path: Path) -> None:
     assert load_key(path) is None
     key = LogKey.create(ORIGIN)
     assert (key.size, key.root) == (0, EMPTY_ROOT)
+    assert key.seed != LogKey.create(ORIGIN).seed
+    assert repr(key.seed) not in repr(key)
+    # A killed process left this.
+    path.with_name("key.json.unfinished").write_text("half")
     for written in (key, key.with_tree(7, bytes(range(32)))):
         save_key(path, written)
         assert load_key(path) == written
+        assert path.stat().st_mode & 0o777 == 0o600
     assert json.loads(path.read_text()).keys() == {"origin", "key", "size", "root"}
     assert [each.name for each in path.parent.iterdir()] == ["key.json"]
-
-
-def test_only_the_owner_may_read_it_also_once_it_is_replaced(path: Path) -> None:
-    for size in (0, 5):
-        save_key(path, LogKey.create(ORIGIN).with_tree(size, bytes(32)))
-        assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_two_keys_differ_and_neither_is_shown() -> None:
-    one, other = LogKey.create(ORIGIN), LogKey.create(ORIGIN)
-    assert one.seed != other.seed
-    assert repr(one.seed) not in repr(one)
-
-
-def test_what_a_killed_process_left_is_overwritten(path: Path) -> None:
-    path.with_name("key.json.unfinished").write_text("half")
-    save_key(path, LogKey.create(ORIGIN))
-    assert load_key(path) is not None
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,19 @@ async def opened(double: VenuesDouble, clock: ManualClock, tmp_path: Path) -> As
     """Open clients of the double, without ccxt's pauses between requests."""
     async with AsyncExitStack() as closing:
 
-        def open_one(name: str, *more: str, folder: Path = tmp_path) -> CcxtVenue:
-            wanted = {*filter(None, SYMBOLS[name]), *more}
-            kept = folder / f"{name}.json"
+        def open_one(
+            name: str,
+            *more: str,
+            folder: Path = tmp_path,
+            given: VenueOptions | None = None,
+            timeout_s: float = 5.0,
+            is_paced: bool = False,
+        ) -> CcxtVenue:
+            wanted, kept = {*filter(None, SYMBOLS[name]), *more}, folder / f"{name}.json"
+            options = given or load_venue_options(name)
             venue = CcxtVenue(
-                name, wanted, load_venue_options(name), kept, clock, double.base_url, is_paced=False
+                *(name, wanted, options, kept, clock, double.base_url, timeout_s),
+                is_paced=is_paced,
             )
             closing.push_async_callback(venue.close)
             return venue
@@ -236,19 +244,15 @@ async def test_lists_hold_the_wanted_symbols_and_are_fetched_once_a_day_even_ove
 
 
 async def test_the_list_of_hyperliquid_goes_at_once_and_its_bars_at_their_pace(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    double: VenuesDouble, opened: Open
 ) -> None:
     double.get_venue("hyperliquid").add_listing("BTC/USDC:USDC", make_market())
-    options, kept = load_venue_options("hyperliquid"), tmp_path / "hyperliquid.json"
-    client = CcxtVenue("hyperliquid", {"BTC/USDC:USDC"}, options, kept, clock, double.base_url)
-    try:
-        bucket = client._exchange.throttler.config
-        assert await client.fetch_symbols() == {"BTC/USDC:USDC"}
-        # No request had to wait. The four units of bars have a weight of 20, of 1,200 a minute.
-        assert bucket["tokens"] >= 0
-        assert bucket["refillRate"] * 60_000 / 4 * 20 <= 1200
-    finally:
-        await client.close()
+    client = opened("hyperliquid", is_paced=True)
+    bucket = client._exchange.throttler.config
+    assert await client.fetch_symbols() == {"BTC/USDC:USDC"}
+    # No request had to wait. The four units of bars have a weight of 20, of 1,200 a minute.
+    assert bucket["tokens"] >= 0
+    assert bucket["refillRate"] * 60_000 / 4 * 20 <= 1200
 
 
 async def test_an_old_list_serves_while_the_venue_does_not_answer(
@@ -422,31 +426,17 @@ async def test_a_403_of_the_venue_itself_is_a_limit_however_long_it_lasts(
 
 
 async def test_an_option_that_ccxt_lacks_fails_its_venue_alone_and_is_named(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+    double: VenuesDouble, opened: Open
 ) -> None:
     given = VenueOptions(client={"options": {"fetchMarkets": {"kinds": ["spot"]}}})
-    kept = tmp_path / "kept"
-    client = CcxtVenue("binance", {"BTC/USDT"}, given, kept, clock, double.base_url)
-    try:
-        error = await refusal(client.fetch_symbols())
-    finally:
-        await client.close()
+    error = await refusal(opened("binance", given=given).fetch_symbols())
     assert error.reason == "ccxt has no option options.fetchMarkets.kinds of binance"
     assert (error.is_permanent, double.get_venue("binance").requests) == (False, [])
 
 
-async def test_a_request_that_hangs_times_out(
-    double: VenuesDouble, clock: ManualClock, tmp_path: Path
-) -> None:
+async def test_a_request_that_hangs_times_out(double: VenuesDouble, opened: Open) -> None:
     double.get_venue("binance").add_failure("hanging", times=None)
-    options, kept = load_venue_options("binance"), tmp_path / "kept"
-    client = CcxtVenue(
-        "binance", {"BTC/USDT"}, options, kept, clock, double.base_url, timeout_s=0.05
-    )
-    try:
-        assert not (await refusal(client.fetch_symbols())).is_permanent
-    finally:
-        await client.close()
+    assert not (await refusal(opened("binance", timeout_s=0.05).fetch_symbols())).is_permanent
 
 
 @pytest.mark.parametrize(("name", "halves"), [("binance", 3300), ("hyperliquid", 5500)])
@@ -640,7 +630,7 @@ def replace_at(body: Any, path: list[int], value: Any) -> Any:
 
 @pytest.fixture(params=NAMES)
 async def venue(
-    request: pytest.FixtureRequest, double: VenuesDouble, clock: ManualClock, tmp_path: Any
+    request: pytest.FixtureRequest, double: VenuesDouble, opened: Open
 ) -> AsyncIterator[tuple[Venue, str, str]]:
     """A client of each dialect, with a symbol to spoil and another one."""
     name: str = request.param
@@ -659,16 +649,7 @@ async def venue(
             API_KEY_ID, API_SECRET_KEY, data_address=data, trading_address=trading, spacing_s=0
         )
     else:
-        kept = tmp_path / "kept.json"
-        client = CcxtVenue(
-            name,
-            {symbol, other},
-            load_venue_options(name),
-            kept,
-            clock,
-            double.base_url,
-            is_paced=False,
-        )
+        client = opened(name, other)
     await client.fetch_symbols()
     yield client, symbol, other
     await client.close()

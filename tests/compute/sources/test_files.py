@@ -175,19 +175,6 @@ def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
     assert not (tmp_path / "cli.db").exists()
 
 
-def test_an_unreadable_folder_leaves_an_existing_database_as_it_was(
-    tmp_path: Path, signals: RunSignals
-):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    write_bars(folder, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
-    assert signals("replay", "--bars", folder).status == 0
-    before = (tmp_path / "cli.db").read_bytes()
-    write_table(folder / "ETH_1h.csv", HEADER.strip(), [(1, 2, 3)])
-    assert signals("replay", "--bars", folder).status == 1
-    assert (tmp_path / "cli.db").read_bytes() == before
-
-
 @pytest.mark.parametrize("kind", ["missing", "a file", "empty", "funding alone", "header alone"])
 def test_a_folder_without_bars_is_one_line_and_stores_nothing(
     kind: str, tmp_path: Path, signals: RunSignals
@@ -266,14 +253,6 @@ async def test_the_order_of_rows_in_a_file_does_not_matter(tmp_path: Path, unive
     assert held[0] == held[1]
     assert len(held[0]["bars"]) == 72
     assert len(held[0]["funding"]) == 9
-
-
-async def test_a_settlement_that_is_not_finite_is_left_out(tmp_path: Path, universe: Universe):
-    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
-    rates = [(START, 0.01), (START + 9, float("nan")), (START + 99, float("inf"))]
-    write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
-    held = await replay_bars(tmp_path / "market.db", tmp_path, universe)
-    assert held["funding"] == [("BTC", START, 0.01)]
 
 
 async def test_a_repeated_or_infinite_settlement_is_counted(tmp_path: Path, universe: Universe):
@@ -626,25 +605,23 @@ def test_ten_million_rows_take_less_than_a_gigabyte(tmp_path: Path):
 
 
 def test_a_folder_with_only_future_bars_is_one_line_and_stores_nothing(
-    tmp_path: Path, signals: RunSignals
+    tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
 ):
     folder = tmp_path / "folder"
     folder.mkdir()
     write_bars(folder, "BTC", make_bars("BTC", list_opens(END_OF_2099, END_OF_2099 + DAY_S)))
-    ran = signals("replay", "--bars", folder)
-    assert (ran.status, ran.out) == (1, "")
-    assert ran.err.startswith(
-        f"signals: {folder}: all bars are in the future: the first one closes"
+    monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")
+    fault = (
+        f"{folder}: all bars are in the future: the first one closes at 2099-12-31T01:00:00.000Z"
     )
-    assert "2099-12-31T01:00:00.000Z" in ran.err
-    assert ran.err.count("\n") == 1
+    for command in (("replay", "--bars", folder), ("compute",)):
+        ran = signals(*command)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
+        assert ran.err.startswith(f"signals: {fault}")
     assert not (tmp_path / "cli.db").exists()
-
-
-def test_files_with_other_endings_are_ignored(tmp_path: Path, universe: Universe):
-    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
-    (tmp_path / "README.md").write_text("where these bars come from")
-    assert FilesSource(tmp_path, universe).get_native_timeframe("BTC") == "1h"
+    examined = signals("doctor")
+    assert examined.status == 1
+    assert f"fix  source: {fault}" in examined.out
 
 
 def test_line_endings_and_a_byte_order_mark_of_spreadsheets_are_read(
@@ -652,6 +629,7 @@ def test_line_endings_and_a_byte_order_mark_of_spreadsheets_are_read(
 ):
     text = f"{HEADER}{ROW}".replace("\n", "\r\n")
     (tmp_path / "BTC_1h.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (tmp_path / "README.md").write_text("files with other endings are ignored")
     assert FilesSource(tmp_path, universe).ends_at == 7200
 
 
@@ -917,18 +895,3 @@ def test_the_doctor_names_rejected_rows_and_ignored_files(
     assert expected_line in signals("doctor").out  # before the first start
     signals("replay", "--bars", folder)
     assert expected_line in signals("doctor").out
-
-
-def test_the_doctor_reports_a_folder_with_only_future_bars(
-    tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
-):
-    folder = tmp_path / "folder"
-    shift_s = 100 * 365 * DAY_S
-    write_folder(folder, [(row[0] + shift_s, *row[1:]) for row in BTC], daily=[])
-    monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")
-    examined = signals("doctor")
-    assert examined.status == 1
-    assert f"fix  source: {folder}: all bars are in the future" in examined.out
-    ran = signals("compute")
-    assert (ran.status, ran.err.count("\n")) == (1, 1)
-    assert "all bars are in the future" in ran.err

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import Counter, defaultdict
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -584,25 +584,6 @@ async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path
         for timeframe, closes in list_trading_closes(day).items():
             assert list(seconds[ticker, timeframe]) == closes, (ticker, timeframe)
             assert all(180 <= after <= 300 for after in seconds[ticker, timeframe].values())
-
-
-@pytest.mark.clause("1.30", "sources")
-@pytest.mark.prove
-async def test_in_weeks_around_a_change_of_clocks_only_late_bars_come_later(tmp_path: Path):
-    days = 15  # clocks go back on November 1
-    seconds, late = await run_simulated(tmp_path, compute_midnight_s(date(2026, 10, 22)), days)
-    assert 0 < len(late) < 20
-    for (ticker, _), by_close in seconds.items():
-        punctual = {c: s for c, s in by_close.items() if (ticker, c) not in late}
-        assert {close: s for close, s in punctual.items() if not 180 <= s <= 300} == {}
-    weekdays = [date(2026, 10, 22) + timedelta(days=n) for n in range(days)]
-    expected = [c for d in weekdays if d.weekday() < 5 for c in list_trading_closes(d)["1h"]]
-    for ticker in ("IBM", "NVDA"):
-        assert set(seconds[ticker, "1h"]) <= set(expected)
-        assert len(expected) - len(seconds[ticker, "1h"]) <= 1  # an hour that never came
-        daily = [c for d in weekdays if d.weekday() < 5 for c in list_trading_closes(d)["1d"]]
-        assert list(seconds[ticker, "1d"]) == daily
-    assert set(seconds) == {(ticker, timeframe) for ticker in TICKERS for timeframe in TIMEFRAMES}
 
 
 STOCK = {"asset_class": "stock", "session": "XNAS"}
