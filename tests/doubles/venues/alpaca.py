@@ -3,14 +3,10 @@
 A market here has half-hour bars.
 """
 
-import base64
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from compute.bars import DAY_S, RawBar
 from tests.doubles.venues.market import EVER
 from tests.doubles.venues.venue import (
     Dialect,
@@ -50,7 +46,7 @@ class Alpaca(Dialect):
                 stamp = datetime.fromtimestamp(venue.now_ms / 1000, UTC)
                 return {"timestamp": stamp.isoformat(timespec="milliseconds"), "is_open": True}
             case (_, "v2/assets"):
-                return [_format_asset(key) for key, _ in venue.list_tradable()]
+                return [_format_asset(key) for key, _ in venue.list_symbols()]
             case (_, path) if path.startswith("v2/assets/"):
                 return _find_asset(venue, path.removeprefix("v2/assets/"))
         raise self.refuse("unknown_path")
@@ -74,74 +70,36 @@ def _authenticate(request: VenueRequest) -> None:
 def _answer_bars(venue: VenueDouble, request: VenueRequest, known: int, page_size: int) -> Any:
     """Return a page: symbol by symbol, each oldest first, at most `limit` bars in total.
 
-    What happened after `known` is withheld.
+    What happened after `known` is withheld. The token is the number of bars before the next page.
     """
-    symbols = sorted(set(request.query.get("symbols", "").split(",")) - {""})
-    limit = request.get_integer("limit", 1000)
+    query = request.query
+    symbols = sorted(set(query["symbols"].split(",")))
     for symbol in symbols:
         if not re.fullmatch(r"[A-Z]{1,5}(\.[A-Z])?", symbol):
             raise RefusedError(400, {"message": f"invalid symbol: {symbol}"})
-    if not symbols or not 1 <= limit <= 10_000 or request.query.get("timeframe") != "30Min":
+    if query["timeframe"] != "30Min":
         raise RefusedError(400, {"message": "invalid request parameters"})
-    last = _parse_time(request.query.get("end"), known)
-    if last > known and request.query.get("feed", "sip") == "sip":
+    first, last = (
+        int(datetime.fromisoformat(query[name]).timestamp()) for name in ("start", "end")
+    )
+    if last > known:
         message = "subscription does not permit querying recent SIP data"
         raise RefusedError(403, {"message": message})
-    limit = min(limit, page_size)
-    rows = list(islice(_list_rows(venue, request, symbols, known, last), limit + 1))
-    page = rows[:limit]
-    token = _format_token(*page[-1]) if len(rows) > limit else None
-    bars = {
-        symbol: [_format_bar(bar) for _, bar in some] for symbol, some in groupby(page, _first_of)
-    }
-    return {"bars": bars, "next_page_token": token}
-
-
-def _first_of(row: tuple[str, RawBar]) -> str:
-    return row[0]
-
-
-def _list_rows(
-    venue: VenueDouble, request: VenueRequest, symbols: list[str], known: int, last: int
-) -> Iterator[tuple[str, RawBar]]:
-    """Yield symbols with their bars that open at or after the start and follow the last page."""
-    first = _parse_time(request.query.get("start"), venue.now // DAY_S * DAY_S)
-    after = _parse_token(request.query.get("page_token"))
-    is_adjusted = request.query.get("adjustment", "raw") in ("split", "all")
-    listed = dict(venue.list_tradable())
-    for symbol in symbols:
-        if symbol in listed:
-            bars = listed[symbol].market.get_page(known, first, last, EVER, is_adjusted=is_adjusted)
-            for bar in bars:
-                if (symbol, bar.open_time) > after:
-                    yield symbol, bar
-
-
-def _format_bar(bar: RawBar) -> dict[str, Any]:
-    values = dict(zip("ohlcv", bar[1:], strict=True))
-    return values | {"t": _format_time(bar.open_time), "n": 1, "vw": bar.close}
-
-
-def _format_token(symbol: str, bar: RawBar) -> str:
-    return base64.b64encode(f"{symbol}|{bar.open_time}".encode()).decode()
-
-
-def _parse_token(token: str | None) -> tuple[str, int]:
-    if not token:
-        return "", 0
-    symbol, _, opened = base64.b64decode(token).decode().partition("|")
-    return symbol, int(opened)
-
-
-def _parse_time(text: str | None, default: int) -> int:
-    """Return a time in RFC 3339, or the beginning of a date."""
-    if not text:
-        return default
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise RefusedError(400, {"message": f"invalid time: {text}"}) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    listed = dict(venue.list_symbols())
+    rows = [
+        (symbol, bar)
+        for symbol in symbols
+        if symbol in listed
+        for bar in venue.get_market(symbol).get_page(known, first, last, EVER)
+    ]
+    begin = int(query.get("page_token", "0"))
+    end = begin + min(int(query["limit"]), page_size)
+    bars: dict[str, list[dict[str, Any]]] = {}
+    for symbol, bar in rows[begin:end]:
+        values = dict(zip("ohlcv", bar[1:], strict=True))
+        row = values | {"t": _format_time(bar.open_time), "n": 1, "vw": bar.close}
+        bars.setdefault(symbol, []).append(row)
+    return {"bars": bars, "next_page_token": str(end) if len(rows) > end else None}
 
 
 def _format_time(at: int) -> str:
@@ -149,10 +107,9 @@ def _format_time(at: int) -> str:
 
 
 def _find_asset(venue: VenueDouble, symbol: str) -> dict[str, Any]:
-    tradable = {key for key, _ in venue.list_tradable()}
-    if symbol in tradable:
+    if symbol in dict(venue.list_symbols()):
         return _format_asset(symbol)
-    if symbol in {key for key, _ in venue.list_ever_listed()}:
+    if symbol in venue.listings:
         return _format_asset(symbol) | {"status": "inactive", "tradable": False}
     raise RefusedError(404, {"message": f"asset not found for {symbol}"})
 

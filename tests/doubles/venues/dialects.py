@@ -335,10 +335,10 @@ class Hyperliquid(Dialect):
 
     def _answer_meta(self, venue: VenueDouble, request: VenueRequest) -> dict[str, Any]:
         universe = []
-        for key, listing in venue.list_ever_listed():
+        for key, listing in venue.listings.items():
             if key.rpartition(":")[0] == request.query.get("dex", ""):
                 row = {"name": key, "szDecimals": 3, "maxLeverage": 20, "marginTableId": 20}
-                mark = {} if listing.is_listed(venue.now_ms) else {"isDelisted": True}
+                mark = {} if venue.now_ms < listing.until_ms else {"isDelisted": True}
                 universe.append(row | mark)
         return {"universe": universe, "marginTables": [], "collateralToken": 0}
 

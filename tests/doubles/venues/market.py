@@ -5,7 +5,6 @@ Times are epoch seconds. A fault is given by its bar's open time, so it shows on
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from zoneinfo import ZoneInfo
@@ -13,40 +12,12 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compute.bars import HOUR_S, RawBar, Series
+from compute.bars import HOUR_S, RawBar
 from compute.sources.simulated import SimulatedSource, compute_origin
 from compute.universe import Universe
 
 EVER = 2**40
 PERIODS = {"30m": HOUR_S // 2, "1h": HOUR_S}
-
-
-@dataclass(frozen=True)
-class Split:
-    """From `at` on, `ratio` new shares stand for one old share."""
-
-    at: int
-    ratio: float
-
-    def scale(self, bar: RawBar) -> RawBar:
-        prices = (price / self.ratio for price in bar[1:5])
-        return RawBar(bar.open_time, *prices, bar.volume * self.ratio)
-
-
-@dataclass
-class Faults:
-    """Faulty bars by open time: late by seconds, revised at a time, missing, repeated, shuffled.
-
-    A page has at most `most_rows`: the newest ones, whatever was requested.
-    """
-
-    late: dict[int, int] = field(default_factory=dict)
-    revised: dict[int, tuple[int, RawBar]] = field(default_factory=dict)
-    repeated: set[int] = field(default_factory=set)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    is_shuffled: bool = False
-    most_rows: int = EVER
-    split: Split | None = None
 
 
 class Market:
@@ -65,7 +36,13 @@ class Market:
         self.period_s = period_s
         self._opens = self.table[:, 0].astype(np.int64)
         self._settled_at = [at for at, _ in self.settlements]
-        self._faults = Faults()
+        # Faulty bars by open time: late by seconds, revised at a time, repeated, missing.
+        self._late: dict[int, int] = {}
+        self._revised: dict[int, tuple[int, RawBar]] = {}
+        self._repeated: set[int] = set()
+        self._gaps: list[tuple[int, int]] = []
+        self._is_shuffled = False
+        self._most_rows = EVER
 
     def all_bars(self) -> list[RawBar]:
         """Return every bar as it closes, without any fault."""
@@ -73,85 +50,68 @@ class Market:
 
     def delay(self, open_time: int, by_s: int) -> None:
         """Let a bar disappear when it closes, until some seconds later."""
-        self._faults.late[open_time] = by_s
+        self._late[open_time] = by_s
 
     def withhold(self, first: int, last: int | None = None) -> None:
         """Never show the bars that open in [first, last], one bar by default."""
-        self._faults.gaps.append((first, first if last is None else last))
+        self._gaps.append((first, first if last is None else last))
 
     def revise(self, bar: RawBar, at: int) -> None:
-        self._faults.revised[bar.open_time] = at, bar
+        self._revised[bar.open_time] = at, bar
 
     def repeat(self, open_time: int) -> None:
-        self._faults.repeated.add(open_time)
+        self._repeated.add(open_time)
 
     def shorten(self, most_rows: int) -> None:
         """Return only the newest rows of a page that would have more."""
-        self._faults.most_rows = most_rows
+        self._most_rows = most_rows
 
     def shuffle(self) -> None:
-        self._faults.is_shuffled = True
-
-    def split(self, ratio: float, at: int) -> None:
-        """Divide every price by `ratio` from a time on; the bars are given on the old scale."""
-        self._faults.split = Split(at, ratio)
+        self._is_shuffled = True
 
     def get_page(
-        self,
-        now: int,
-        first: int,
-        last: int,
-        limit: int,
-        *,
-        is_newest: bool = False,
-        is_adjusted: bool = True,
+        self, now: int, first: int, last: int, limit: int, *, is_newest: bool = False
     ) -> list[RawBar]:
         """Return the bars that open in [first, last], oldest first, the forming one included.
 
-        If there are more than `limit`, only the oldest or the newest are returned. If
-        `is_adjusted`, a split has rescaled the bars before it.
+        If there are more than `limit`, only the oldest or the newest are returned.
         """
         begin = int(np.searchsorted(self._opens, first, side="left"))
         places = range(begin, int(np.searchsorted(self._opens, min(last, now), side="right")))
         shown = (
             bar
             for place in (reversed(places) if is_newest else places)
-            for bar in self._shown(place, now, is_adjusted)
+            for bar in self._shown(place, now)
         )
         bars = list(islice(shown, limit))
-        bars = (bars[::-1] if is_newest else bars)[-self._faults.most_rows :]
-        return bars[1::2] + bars[::2] if self._faults.is_shuffled else bars
+        bars = (bars[::-1] if is_newest else bars)[-self._most_rows :]
+        return bars[1::2] + bars[::2] if self._is_shuffled else bars
 
     def list_settlements(self, now: int, first: int, last: int) -> list[tuple[int, float]]:
         """Return the settlements in [first, last], oldest first."""
         begin = bisect_right(self._settled_at, first - 1)
         return self.settlements[begin : bisect_right(self._settled_at, min(last, now))]
 
-    def _shown(self, place: int, now: int, is_adjusted: bool) -> Iterator[RawBar]:
-        bar, wrong = self._bar(place), self._faults
+    def _shown(self, place: int, now: int) -> Iterator[RawBar]:
+        bar = self._bar(place)
         opened = bar.open_time
         closed = opened + self.period_s
-        if any(first <= opened <= last for first, last in wrong.gaps):
+        if any(first <= opened <= last for first, last in self._gaps):
             return
-        if closed <= now < closed + wrong.late.get(opened, 0):
+        if closed <= now < closed + self._late.get(opened, 0):
             return
-        since, revised = wrong.revised.get(opened, (EVER, bar))
+        since, revised = self._revised.get(opened, (EVER, bar))
         bar = revised if now >= since else bar
-        split = wrong.split
-        if split and now >= split.at and (is_adjusted or opened >= split.at):
-            bar = split.scale(bar)
-        bar = bar if closed <= now else _make_forming_bar(bar, (now - opened) / self.period_s)
-        yield from (bar,) * (2 if opened in wrong.repeated else 1)
+        if closed > now:
+            # A forming bar, after a share of its time, on its way to the low.
+            share = (now - opened) / self.period_s
+            close = bar.open + (bar.low - bar.open) * share
+            bar = RawBar(opened, bar.open, bar.open, close, close, bar.volume * share)
+        yield from (bar,) * (2 if opened in self._repeated else 1)
 
     def _bar(self, place: int) -> RawBar:
         opened, *rest = self.table[place].tolist()
         return RawBar(int(opened), *rest)
-
-
-def _make_forming_bar(bar: RawBar, share: float) -> RawBar:
-    """Return a forming bar after a share of its time, on its way to the low."""
-    close = bar.open + (bar.low - bar.open) * share
-    return RawBar(bar.open_time, bar.open, bar.open, close, close, bar.volume * share)
 
 
 HOUR = 1_790_769_600  # 2026-09-30T12:00:00Z, when a bar has closed and the next one opens
@@ -190,13 +150,10 @@ async def make_simulated_markets(
         fetched = await source.fetch(ticker, first, until)
         funding = fetched.funding
         rates = zip(funding.settled_at.tolist(), funding.rate.tolist(), strict=True)
-        made[ticker] = Market(_to_rows(fetched.bars), list(rates))
+        bars = fetched.bars
+        columns = bars.open_time, bars.open, bars.high, bars.low, bars.close, bars.volume
+        made[ticker] = Market(np.stack(columns, axis=1), list(rates))
     return made
-
-
-def _to_rows(bars: Series) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    columns = (bars.open_time, bars.open, bars.high, bars.low, bars.close, bars.volume)
-    return np.stack([column.astype(np.float64) for column in columns], axis=1)
 
 
 def halve_bars(market: Market) -> Market:

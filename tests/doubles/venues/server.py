@@ -90,7 +90,7 @@ async def _read_request(request: Request, venue: VenueDouble) -> VenueRequest:
         body = await request.json()
         query = {name: str(value) for name, value in (body | body.get("req", {})).items()}
     path, host = request.path_params["path"], request.path_params["host"]
-    venue_request = VenueRequest(host, path, query, request.headers, venue.now_ms)
+    venue_request = VenueRequest(host, path, query, request.headers)
     venue.dialect.fill_in_key(venue_request)
     return venue_request
 

@@ -78,15 +78,11 @@ class Symbol:
 
 @dataclass
 class Listing:
-    """A symbol on a venue, from a time until another (epoch ms)."""
+    """A symbol on a venue, from the beginning until a time (epoch ms)."""
 
     symbol: Symbol
     market: Market
-    since_ms: int
     until_ms: int = EVER * 1000
-
-    def is_listed(self, now_ms: int) -> bool:
-        return self.since_ms <= now_ms < self.until_ms
 
 
 @dataclass
@@ -97,7 +93,6 @@ class VenueRequest:
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    at_ms: int
     key: str | None = None
     weight: int = 1
 
@@ -167,8 +162,8 @@ class Dialect:
 
     def find_listing(self, venue: "VenueDouble", request: VenueRequest) -> Listing:
         """Return the listing that a request names, or refuse the request."""
-        listing = dict(venue.list_ever_listed()).get(request.key or "")
-        if listing is None or not (self.serves_delisted or listing.is_listed(venue.now_ms)):
+        listing = venue.listings.get(request.key or "")
+        if listing is None or not (self.serves_delisted or venue.now_ms < listing.until_ms):
             raise self.refuse("unknown_symbol")
         return listing
 
@@ -193,7 +188,8 @@ class VenueDouble:
         self.skew_ms = 0
         self.requests: list[VenueRequest] = []
         self._clock = clock
-        self._listings: dict[str, Listing] = {}
+        # By the venue's own names, past ones included.
+        self.listings: dict[str, Listing] = {}
         self._failures: list[Failure] = []
 
     @property
@@ -205,31 +201,21 @@ class VenueDouble:
         """The venue's time in whole seconds."""
         return self.now_ms // 1000
 
-    def add_listing(self, symbol: str, market: Market, *, at_ms: int = 0) -> Market:
+    def add_listing(self, symbol: str, market: Market) -> Market:
         parts = Symbol.parse(symbol)
-        self._listings[self.dialect.to_key(parts)] = Listing(parts, market, at_ms)
+        self.listings[self.dialect.to_key(parts)] = Listing(parts, market)
         return market
 
-    def remove_listing(self, symbol: str, *, at_ms: int | None = None) -> None:
-        self.get_listing(symbol).until_ms = self.now_ms if at_ms is None else at_ms
-
-    def get_listing(self, symbol: str) -> Listing:
-        return self._listings[self.dialect.to_key(Symbol.parse(symbol))]
+    def remove_listing(self, symbol: str) -> None:
+        self.listings[self.dialect.to_key(Symbol.parse(symbol))].until_ms = self.now_ms
 
     def get_market(self, symbol: str) -> Market:
-        return self.get_listing(symbol).market
-
-    def list_ever_listed(self) -> list[tuple[str, Listing]]:
-        """Return the venue's own names with all present and past listings, in a fixed order."""
-        found = self._listings.items()
-        return [(key, one) for key, one in found if one.since_ms <= self.now_ms]
-
-    def list_tradable(self) -> list[tuple[str, Listing]]:
-        return [(key, one) for key, one in self.list_ever_listed() if one.is_listed(self.now_ms)]
+        return self.listings[self.dialect.to_key(Symbol.parse(symbol))].market
 
     def list_symbols(self) -> list[tuple[str, Symbol]]:
         """Return the venue's own names and the symbols that can be traded now."""
-        return [(key, one.symbol) for key, one in self.list_tradable()]
+        listed = self.listings.items()
+        return [(key, one.symbol) for key, one in listed if self.now_ms < one.until_ms]
 
     def add_failure(
         self,
