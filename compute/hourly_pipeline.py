@@ -27,7 +27,7 @@ from compute.schedule import (
     find_last_run,
     to_market_ms,
 )
-from compute.sources.source import FetchResult, Source, SpreadableSource
+from compute.sources.source import FetchResult, Source
 from compute.universe import Universe
 from schemas.vocabulary import Clock, Timeframe, format_instant
 from store.market_rows import Batch, Progress
@@ -255,7 +255,7 @@ class HourlyPipeline:
         on_progress(start, end)
         # Starting processes takes longer than stepping a few days, and live venues answer so slowly
         # that waiting processes would only take memory.
-        is_fast = self._source.ends_at is not None or isinstance(self._source, SpreadableSource)
+        is_fast = self._source.kind != "live"
         async with AsyncExitStack() as stack:
             if is_fast and end - start > BATCH_S:
                 opening = self._open_executor(self.asset_count)
@@ -264,8 +264,6 @@ class HourlyPipeline:
                 if parallelism > 1 and not any(b.new_epochs for b in self._assembler.blocks):
                     self._assembler.use_blocks(await self._loader.load_blocks(parallelism))
                     self._executor = executor
-                    if isinstance(self._source, SpreadableSource):
-                        stack.enter_context(self._source.spread_over(executor, parallelism))
             batch = await self._run_batches(end, on_progress)
         self._executor = None
         if batch is not None:

@@ -67,9 +67,7 @@ class Changes(NamedTuple):
 
     def select(self, chosen: NDArray[np.bool_]) -> "Changes":
         """Return the chosen changes in their order."""
-        run, close_time, cell = self.run[chosen], self.close_time[chosen], self.cell[chosen]
-        readings = self.before[chosen], self.after[chosen]
-        return Changes(run, close_time, cell, *readings, self.price[chosen])
+        return Changes._make(column[chosen] for column in self)
 
 
 class Stepper:

@@ -108,7 +108,14 @@ def load_key(path: Path) -> LogKey | None:
     except (OSError, UnicodeError) as error:
         raise KeyFileError(f"cannot read the key file {path}: {error}") from error
     try:
-        return _parse_key(json.loads(text))
+        fields = json.loads(text)
+        origin, size = fields["origin"], fields["size"]
+        seed, root = (b64decode(fields[name], validate=True) for name in ("key", "root"))
+        if not (isinstance(origin, str) and isinstance(size, int)):
+            raise TypeError
+        if (len(seed), len(root)) != (SEED_BYTES, HASH_BYTES):
+            raise ValueError
+        return LogKey(origin, seed, size, root)
     except (ValueError, KeyError, TypeError):
         # The text has the key, so the cause is not named.
         raise KeyFileError(f"{path} is not a key file of the log") from None
@@ -166,16 +173,6 @@ def move_key(source: Path, target: Path) -> bool:
         raise KeyFileError(f"{target} is the key file of another log: move it away first")
     save_key(target, key)
     return archive_key(source, source.with_name(f"{source.name}.moved"))
-
-
-def _parse_key(fields: dict[str, object]) -> LogKey:
-    origin, size = fields["origin"], fields["size"]
-    seed, root = (b64decode(str(fields[name]), validate=True) for name in ("key", "root"))
-    if not (isinstance(origin, str) and isinstance(size, int)):
-        raise TypeError
-    if (len(seed), len(root)) != (SEED_BYTES, HASH_BYTES):
-        raise ValueError
-    return LogKey(origin, seed, size, root)
 
 
 # Called with the outcome of each new checkpoint, signed or refused, and "cosigned" by a witness.

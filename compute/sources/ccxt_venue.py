@@ -201,7 +201,7 @@ class CcxtVenue:
                 ),
                 symbol,
             )
-            page = [_read_bar(row) for row in rows]
+            page = [RawBar(read_time_s(row[0]), *map(read_number, row[1:6])) for row in rows]
             # OKX returned 100 rows for years before it returned 300: the newest, without notice.
             if len(page) == _DEFAULT_PAGE_ROWS < count and page[0].open_time > begin:
                 page_rows = _DEFAULT_PAGE_ROWS
@@ -474,10 +474,6 @@ def find_unknown_option(given: Mapping[str, Any], known: Mapping[str, Any]) -> s
 def _build_until_param(end: int) -> dict[str, int]:
     """Return ccxt's parameter for rows that begin before a time (epoch seconds)."""
     return {"until": 1000 * end - 1}
-
-
-def _read_bar(row: Sequence[Any]) -> RawBar:
-    return RawBar(read_time_s(row[0]), *map(read_number, row[1:6]))
 
 
 def rebase_url(address: str, api_base: str) -> str:

@@ -171,7 +171,12 @@ class FilesSource(Source):
             if _OF_EDITOR.fullmatch(path.name):
                 self.ignored_names.append(path.name)
                 continue
-            series_key = _parse_name(path, universe)
+            match = _NAME.fullmatch(path.name)
+            if match is None:
+                raise SourceError(f"{path}: not a bars file; expected {EXPECTED_NAMES}")
+            series_key = match["ticker"], match["what"]
+            if series_key[0] not in universe.by_ticker:
+                raise SourceError(f"{path}: the universe has no ticker {series_key[0]!r}")
             if series_key in files:
                 raise SourceError(
                     f"{path}: holds the same bars as {files[series_key].name}; keep one of them"
@@ -325,16 +330,6 @@ def _suggest_import(path: Path, options: str) -> str:
     return f"; or convert it: signals import {quote(str(path))} --to DIR{options}"
 
 
-def _parse_name(path: Path, universe: Universe) -> tuple[str, str]:
-    """Return the ticker and the content (1h, 1d, funding or jumps) that a file's name states."""
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        raise SourceError(f"{path}: not a bars file; expected {EXPECTED_NAMES}")
-    if match["ticker"] not in universe.by_ticker:
-        raise SourceError(f"{path}: the universe has no ticker {match['ticker']!r}")
-    return match["ticker"], match["what"]
-
-
 class _LimitedReader(io.RawIOBase):
     """Reads unpacked content; ValueError as soon as a line or the whole exceeds its limit."""
 
@@ -440,7 +435,7 @@ def _open_binary(path: Path) -> Iterator[BinaryIO]:
             raise ValueError("not a regular file")
         with (
             open(descriptor, "rb", closefd=False) as stream,
-            gzip.open(stream) if _is_packed(path) else stream as content,
+            gzip.open(stream) if path.suffix.lower() == ".gz" else stream as content,
         ):
             yield cast(BinaryIO, content)
         after = os.fstat(descriptor)
@@ -448,10 +443,6 @@ def _open_binary(path: Path) -> Iterator[BinaryIO]:
             raise ValueError(CHANGED)
     finally:
         os.close(descriptor)
-
-
-def _is_packed(path: Path) -> bool:
-    return path.suffix.lower() == ".gz"
 
 
 def _parse_chunk(

@@ -165,37 +165,18 @@ _CLASS_TRAITS: dict[AssetClass, _ClassTraits] = {
 _CLOSED_STEPS: dict[Session, int] = {"24x7": 0, "24x5": 1, "XNYS": 3, "XNAS": 3}
 
 
-class FetchRequest(NamedTuple):
-    """The bars and settlements of an asset to return: those in (after, until]."""
-
-    ticker: str
-    after: int
-    until: int
-
-
-class MarketParameters(NamedTuple):
-    """What decides every number of a simulated market, or of the part that has some assets.
-
-    `origin` and `priced_at` are as for `MarketStart`.
-    """
-
-    assets: Sequence[Asset]
-    origin: int
-    seed: int
-    priced_at: int | None
-
-    def select(self, tickers: Sequence[str]) -> "MarketParameters":
-        """Return the part of the market that has some assets."""
-        chosen = set(tickers)
-        return self._replace(assets=[asset for asset in self.assets if asset.ticker in chosen])
+# A ticker, and the interval (after, until] of its wanted bars and settlements.
+FetchRequest = tuple[str, int, int]
 
 
 class SimulatedMarket:
-    """All assets of a simulated market."""
+    """All assets of a simulated market; `origin` and `priced_at` are as for `MarketStart`."""
 
-    def __init__(self, parameters: MarketParameters) -> None:
-        assets, self._origin, seed, priced_at = parameters
+    def __init__(
+        self, assets: Sequence[Asset], origin: int, seed: int, priced_at: int | None
+    ) -> None:
         self._assets: Final = {asset.ticker: asset for asset in assets}
+        self._origin: Final = origin
         sessions = {asset.session for asset in assets}
         self._session_markets: Final = {
             s: _SessionMarket(s, assets, seed, priced_at) for s in sorted(sessions)
@@ -226,13 +207,6 @@ class SimulatedMarket:
             settled = market.compute_funding(ticker, due, table[_CLOSE])
             funding = settled.select_between(after, watermark)
         return FetchResult(series, funding, watermark)
-
-
-def fetch_part(
-    market: MarketParameters, requests: Sequence[FetchRequest], now: int
-) -> list[FetchResult]:
-    """Return the results for assets of one part of a market; it may run in any process."""
-    return SimulatedMarket(market).fetch(requests, now)
 
 
 def find_calendar(asset: Asset) -> Calendar:

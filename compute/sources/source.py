@@ -1,9 +1,7 @@
 """The interface to market data that each source implements."""
 
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from compute.bars import NO_BARS, Funding, Series, Times
 from schemas.errors import OperatorError
@@ -101,11 +99,3 @@ class Source(Protocol):
 
         If the source cannot deliver them, return what there is with the watermark reached.
         """
-
-
-@runtime_checkable
-class SpreadableSource(Protocol):
-    """A source that can compute its bars in other processes."""
-
-    def spread_over(self, executor: Executor, parallelism: int) -> AbstractContextManager[None]:
-        """Compute the fetches of the block in tasks of an executor, so many at a time."""

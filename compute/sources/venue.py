@@ -78,20 +78,13 @@ class Venue(Protocol):
         """Close all connections; idempotent."""
 
 
-class _Client(Protocol):
-    name: str
-
-
-Client = TypeVar("Client", bound=_Client)
-
-
 def raises_venue_errors(
-    call: Callable[Concatenate[Client, Arguments], Awaitable[Result]],
-) -> Callable[Concatenate[Client, Arguments], Coroutine[Any, Any, Result]]:
+    call: Callable[Concatenate[Any, Arguments], Awaitable[Result]],
+) -> Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]]:
     """Let a method of a venue's client raise no other exception than VenueError."""
 
     @wraps(call)
-    async def guarded(self: Client, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    async def guarded(self: Any, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return await call(self, *args, **kwargs)
         except VenueError:
@@ -248,7 +241,8 @@ class RetryingVenue:
                         raise
                     if not self._is_available_soon():
                         raise
-                await self._sleep(self._compute_backoff_s(attempt))
+                longest_s = self._policy.first_wait_s * (1 << attempt - 1)
+                await self._sleep(longest_s * (1 + self._draw_jitter()) / 2)
                 attempt += 1
 
     async def _wait_as_requested(self) -> None:
@@ -306,6 +300,3 @@ class RetryingVenue:
 
     def _compute_remaining_s(self, until: int) -> float:
         return max(0, until - self._elapsed_ms()) / 1000
-
-    def _compute_backoff_s(self, attempt: int) -> float:
-        return self._policy.first_wait_s * (1 << attempt - 1) * (1 + self._draw_jitter()) / 2
