@@ -11,18 +11,16 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 
 from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
-from compute.indicators.contract import NO_READING, Bar, Indicator
+from compute.indicators.contract import Indicator
 from compute.indicators.enzo import Enzo
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
-from compute.sources.files import FilesSource
 from compute.sources.simulated import (
     MarketStart,
     SimulatedSource,
@@ -33,7 +31,6 @@ from compute.universe import Universe, load_universe
 from schemas.vocabulary import (
     DAY_MS,
     TIMEFRAMES,
-    compute_midnight_s,
 )
 from service.config.settings import Settings
 from service.config.sources import open_source
@@ -41,13 +38,6 @@ from store.market_rows import Batch, ChangeRow, StoredSnapshot
 from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import ALTERNATING, AcceleratedClock, ClockEnded
-from tests.support.bar_sets import (
-    copy_newest_rows,
-    copy_recorded,
-    generate_folder,
-    load_series,
-    step_bar,
-)
 from tests.support.row_builders import list_changes, list_commits
 from tests.support.signals_command import ForkedCommand, build_environment
 from tests.support.small_market import (
@@ -59,55 +49,9 @@ from tests.support.small_market import (
     load_past,
     open_pipeline,
     open_store,
-    replay_bars,
     write_universe,
 )
 from tests.support.store_homes import open_and_close, open_market_as
-
-# Rows enough for a reading: of daily bars, on 4h of BTC's and on 4h of NVDA's, 7 of whom give 3.
-SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1h.csv": 560}
-
-
-def step_separately(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
-    """Step every series by itself, one bar after another; return its last readings."""
-    found = set()
-    for label, series in load_series(folder):
-        ticker, timeframe = label.split()
-        closed = series["close_time"] <= end
-        columns = [series[field][closed] for field in Bar._fields]
-        for indicator in INDICATORS:
-            carry, reading = indicator.start(1), np.array([NO_READING])
-            for at in range(int(closed.sum())):
-                bar = Bar(*(column[at : at + 1] for column in columns))
-                carry, reading = step_bar(indicator, carry, bar)
-            if reading[0] != NO_READING:
-                found.add((ticker, timeframe, indicator.id, int(reading[0])))
-    return found
-
-
-@pytest.mark.clause("steps")
-@pytest.mark.parametrize("name", ["generated", "recorded"])
-@pytest.mark.prove
-async def test_a_replay_audits_clean_and_reads_as_each_asset_stepped_by_itself(
-    name: str, tmp_path: Path
-):
-    universe, folder = load_universe(), tmp_path / "bars"
-    if name == "recorded":
-        copy_recorded(folder)
-    else:
-        for file, rows in SUBSET.items():
-            copy_newest_rows(generate_folder(), folder, (file,), rows)
-    end = FilesSource(folder, universe).ends_at
-    assert end is not None
-    path = tmp_path / "market.db"
-    held = await replay_bars(path, folder, universe, end)
-    report = await audit_store(path, universe)
-    assert report.findings == []
-    assert not report.not_verifiable
-    computed = {row for row in held["readings"] if row[2] != "dexter"}
-    assert len(computed) > 20
-    assert computed == step_separately(folder, end)
-
 
 LIMIT_S = 60
 
@@ -227,16 +171,8 @@ def epoch(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
-def dexter_cells(snapshot: StoredSnapshot) -> set[tuple[str, str]]:
-    return {
-        (ticker, timeframe)
-        for ticker, cells in snapshot.readings.items()
-        for timeframe in cells.get("dexter", {})
-    }
-
-
 @pytest.mark.clause("sources")
-@pytest.mark.clause("2.1.18", "2.4.8", "3.2.1")
+@pytest.mark.clause("2.1.18", "3.2.1")
 @pytest.mark.parametrize(
     ("start", "tickers"),
     [
@@ -261,8 +197,6 @@ async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
     assert report.findings == []
     for ticker in tickers:
         assert snapshot.readings[ticker]["enzo"].keys() == set(TIMEFRAMES)
-    _check_dexter(universe, rows, snapshot)
-    _check_removed(universe, rows, snapshot)
     assert max(row.close_time for row in carries if row.ticker == "MATIC") < epoch("2026-09-27")
     assert published_from == dict.fromkeys(sorted(tickers), clock.now - 30 * DAY_MS)
     published = [row.created_at for row in rows if row.published]
@@ -271,29 +205,6 @@ async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
     assert {row.ticker for row in alerts} == {"BTC", "NVDA"} & set(tickers)
     assert all(row.close_time * 1000 >= clock.now - 31 * DAY_MS for row in alerts)
     assert all(row.created_at >= clock.now - 30 * DAY_MS for row in alerts)
-
-
-def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: StoredSnapshot) -> None:
-    """Compare `dexter` with `enzo` before the renaming, on the assets added before it."""
-    renamed_at = compute_midnight_s(universe.renamed_on)
-    old = {a.ticker for a in universe.assets if a.added_on < universe.renamed_on}
-    enzo = [r for r in rows if r.indicator == "enzo" and r.close_time < renamed_at]
-    dexter = [r for r in rows if r.indicator == "dexter"]
-    assert [r[1:2] + r[3:9] for r in dexter] == [r[1:2] + r[3:9] for r in enzo if r.ticker in old]
-    assert dexter_cells(snapshot) == {(r.ticker, r.timeframe) for r in enzo if r.ticker in old}
-    assert dexter_cells(snapshot) == {(t, timeframe) for t in old for timeframe in TIMEFRAMES}
-    assert "ARM" not in old
-
-
-def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: StoredSnapshot) -> None:
-    removed_on = universe.by_ticker["MATIC"].removed_on
-    assert removed_on is not None
-    own = [row for row in rows if row.ticker == "MATIC"]
-    assert max(row.close_time for row in own) < compute_midnight_s(removed_on)
-    last = {(row.indicator, row.timeframe): row.after for row in own}
-    held = snapshot.readings["MATIC"]
-    assert {(key, t): held[key][t] for key in held for t in held[key]} == last
-    assert "MATIC" not in snapshot.late
 
 
 @pytest.mark.clause("sources")

@@ -193,18 +193,6 @@ def test_one_asset_steps_by_itself_as_among_251_bit_for_bit(indicator):
 
 
 @every_indicator
-def test_blocks_and_orders_of_assets_change_nothing(indicator):
-    bars = made_up_bars(60, 230)
-    company, _ = readings_over(indicator, bars)
-    shuffled = np.argsort(Generator(60).below(1 << 20), kind="stable")
-    blocks = indicator.start(60)
-    for bar in bars:
-        for rows in np.array_split(shuffled, [1, 8, 25]):
-            step_rows(indicator, blocks, bar, rows)
-    assert_same_bytes(blocks, company)
-
-
-@every_indicator
 @pytest.mark.parametrize("saved_at", [1, 15, 100, 250])
 def test_a_save_and_load_changes_nothing(indicator, saved_at):
     bars = made_up_bars(4, 300)

@@ -243,7 +243,7 @@ def test_neither_first_readings_nor_perpkit_nor_dexter_are_published(whole: Cont
     assert moved == {*KEYS}
 
 
-@pytest.mark.clause("2.4.7", "2.4.9")
+@pytest.mark.clause("2.4.7", "2.4.8", "2.4.9")
 def test_dexter_repeats_enzo_until_the_day_it_was_renamed_for_assets_added_before(whole: Content):
     renamed = compute_midnight_s(RENAMED_ON)
     enzo = [row for row in whole["changes"] if row[KEY] == "enzo"]

@@ -306,19 +306,13 @@ def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path, packaged: Univ
 
 @pytest.mark.clause("sources")
 def test_a_universe_of_twelve_assets_is_accepted(tmp_path: Path):
-    text = HEAD + "".join(entry(f"T{number}") for number in range(12))
+    # A removed asset need not continue as another one.
+    text = HEAD + "".join(entry(f"T{number}") for number in range(11)) + entry("OLD", REMOVED)
     universe = load_universe(written(tmp_path, text))
-    assert [asset.ticker for asset in universe.assets] == [f"T{number}" for number in range(12)]
-    assert [asset.asset_class for asset in universe.tracked_assets] == ["crypto"] * 12
+    tickers = [f"T{number}" for number in range(11)]
+    assert [asset.ticker for asset in universe.assets] == [*tickers, "OLD"]
+    assert [asset.ticker for asset in universe.tracked_assets] == tickers
     assert universe.renamed_on == date(2026, 8, 17)
-
-
-@pytest.mark.clause("sources")
-def test_an_asset_may_be_removed_without_continuing(tmp_path: Path):
-    text = HEAD + entry("BTC") + entry("OLD", "removed_on = 2025-01-01\n")
-    assert [asset.ticker for asset in load_universe(written(tmp_path, text)).tracked_assets] == [
-        "BTC"
-    ]
 
 
 @pytest.mark.clause("sources")
@@ -462,19 +456,13 @@ def test_the_clock_decides_whether_a_listing_is_open():
 
 
 @pytest.mark.clause("live")
-def test_the_page_of_sources_counts_the_coins_of_each_first_choice(packaged: Universe):
+def test_the_page_of_sources_counts_coins_and_stocks_by_their_listings(packaged: Universe):
     page = " ".join(Path("docs/sources.md").read_text(encoding="utf-8").split())
-    coins = of_class(packaged, "crypto")
+    coins, stocks = of_class(packaged, "crypto"), of_class(packaged, "stock")
     first = Counter(asset.listings[0].venue for asset in coins)
     assert f"Of {len(coins)} coins, Binance is the first choice for {first['binance']}" in page
     assert f"OKX for {first['okx']} and Bybit for {first['bybit']}" in page
-
-
-@pytest.mark.clause("live")
-def test_the_page_of_sources_counts_the_stocks_without_a_proxy_instrument(packaged: Universe):
-    stocks = of_class(packaged, "stock")
     covered = sum(bool(asset.fallbacks) for asset in stocks)
-    page = " ".join(Path("docs/sources.md").read_text(encoding="utf-8").split())
     assert f"Without a key {covered} stocks and funds" in page
     assert f"the other {len(stocks) - covered} are not covered" in page
 

@@ -101,14 +101,27 @@ def test_the_small_market_publishes_what_the_model_does(whole: Content, bars_fol
     assert {row[TICKER] for row in whole["alerts"]} == {"IBM", "MATIC", "XAU"}  # BTC is too young
 
 
+def read_last(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
+    """Return the last reading of each series, stepped by itself, one bar after another."""
+    found = set()
+    for label, series in load_series(folder):
+        cut = {name: column[series["close_time"] <= end] for name, column in series.items()}
+        for indicator, bars in read_separately(label, cut).items():
+            if bars and bars[-1].reading is not None:
+                found.add((*label.split(), indicator, bars[-1].reading))
+    return found
+
+
 @pytest.mark.prove
 @pytest.mark.parametrize("name", ["generated", "recorded"])
-async def test_hard_bars_publish_what_the_model_does(name: str, tmp_path: Path):
+async def test_hard_bars_audit_clean_read_as_stepped_alone_and_publish_what_the_model_does(
+    name: str, tmp_path: Path
+):
     universe, folder = load_universe(), tmp_path / "bars"
     if name == "recorded":
         copy_recorded(folder)
     else:
-        files = ("ETH_1h.csv", "ETH_funding.csv", "NVDA_1h.csv")
+        files = ("AAPL_1d.csv", "ETH_1h.csv", "ETH_funding.csv", "NVDA_1h.csv")
         copy_newest_rows(generate_folder(), folder, files, 900)
     end = FilesSource(folder, universe).ends_at
     assert end is not None
@@ -116,7 +129,11 @@ async def test_hard_bars_publish_what_the_model_does(name: str, tmp_path: Path):
     expected = modelled(folder, end, {a.ticker for a in universe.assets if a.alerts})
     assert len(expected) > 10
     assert to_model_form(held["alerts"]) == expected
-    assert (await audit_store(tmp_path / "m.db", universe)).findings == []
+    computed = {row for row in held["readings"] if row[2] != "dexter"}
+    assert len(computed) > 20
+    assert computed == read_last(folder, end)
+    report = await audit_store(tmp_path / "m.db", universe)
+    assert (report.findings, report.not_verifiable) == ([], {})
 
 
 @pytest.mark.clause("4.7.21")

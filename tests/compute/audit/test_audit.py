@@ -118,7 +118,6 @@ MIDDLE = f"(SELECT max(created_at) FROM changes WHERE created_at < {(LATER + DAY
 NEWEST = "(SELECT max(created_at) FROM changes)"
 BAR = f"asset_id = {BTC} AND {LATER + 30 * HOUR_S} BETWEEN first_open AND last_open"
 AT = f"({LATER + 30 * HOUR_S} - first_open) / {HOUR_S} * 48"  # where its 48 bytes begin
-SIX_BYTES = range(0, 48, 9)  # a byte in each of a bar's six columns
 CARRY = f"asset_id = {BTC} AND timeframe = 0 AND indicator = 5"
 NEWEST_ALERT = "(SELECT max(created_at) FROM alerts)"
 MIDDLE_ALERT = (
@@ -338,48 +337,6 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
 
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize("what", TAMPERED)
-def test_every_alteration_is_found(
-    what: str, databases: Databases, tmp_path: Path, signals: RunSignals
-):
-    statement, named = TAMPERED[what]
-    place = {
-        name: one(databases.fresh, f"SELECT {id_} FROM {table} WHERE created_at = {created_at}")
-        for name, id_, table, created_at in (
-            ("middle", ID, "changes", MIDDLE),
-            ("newest", ID, "changes", NEWEST),
-            ("middle_alert", ALERT_ID, "alerts", MIDDLE_ALERT),
-            ("newest_alert", ALERT_ID, "alerts", NEWEST_ALERT),
-        )
-    }
-    path = copy(databases.fresh, tmp_path / "copy.db")
-    assert alter(path, statement) > 0
-    ran = signals("audit", database=path)
-    assert ran.status == 1
-    assert named.format(**place) in ran.out
-    assert "findings" in ran.out.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        *SIX_BYTES,
-        *(pytest.param(n, marks=pytest.mark.prove) for n in range(5, 48, 5) if n not in SIX_BYTES),
-    ],
-)
-@pytest.mark.sampled(12)
-@pytest.mark.prove
-def test_a_flipped_byte_of_a_bar_is_found(
-    place: int, databases: Databases, tmp_path: Path, signals: RunSignals
-):
-    path = copy(databases.fresh, tmp_path / "copy.db")
-    assert alter(path, f"UPDATE bars SET data = flipped(data, {AT} + {place}) WHERE {BAR}") == 1
-    ran = signals("audit", database=path)
-    assert (ran.status, ran.err) == (1, "")
-    assert "does not hold the bars" in ran.out or "holds damaged bars of BTC" in ran.out
-
-
 @pytest.mark.prove
 def test_a_pruned_store_is_clean_and_prunes_nothing_more(
     databases: Databases, universe: Universe, signals: RunSignals
@@ -446,18 +403,28 @@ PRUNED: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", PRUNED)
 @pytest.mark.sampled(12)
-@pytest.mark.prove
-def test_every_alteration_after_pruning_is_found(
+@pytest.mark.parametrize("what", [*TAMPERED, *PRUNED])
+def test_every_alteration_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
-    statement, named = PRUNED[what]
-    path = copy(databases.pruned, tmp_path / "copy.db")
-    assert alter(path, statement) == 1
+    statement, named = (TAMPERED | PRUNED)[what]
+    place = {
+        name: one(databases.fresh, f"SELECT {id_} FROM {table} WHERE created_at = {created_at}")
+        for name, id_, table, created_at in (
+            ("middle", ID, "changes", MIDDLE),
+            ("newest", ID, "changes", NEWEST),
+            ("middle_alert", ALERT_ID, "alerts", MIDDLE_ALERT),
+            ("newest_alert", ALERT_ID, "alerts", NEWEST_ALERT),
+        )
+    }
+    altered = databases.fresh if what in TAMPERED else databases.pruned
+    path = copy(altered, tmp_path / "copy.db")
+    assert alter(path, statement) > 0
     ran = signals("audit", database=path)
     assert ran.status == 1
-    assert named in ran.out
+    assert named.format(**place) in ran.out
+    assert "findings" in ran.out.splitlines()[-1]
 
 
 @pytest.mark.prove
