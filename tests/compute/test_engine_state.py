@@ -77,11 +77,6 @@ def step(state: EngineState, hours: list[int]) -> tuple[dict[Cell, CarryRow], li
     return {Cell(c.ticker, c.timeframe, c.indicator): c for c in carries}, epochs
 
 
-def find_carry(state: EngineState, cell: Cell) -> CarryRow | None:
-    """Return the carry row of a cell, None before its first bar."""
-    return state.carries.get(cell)
-
-
 def step_nothing(state: EngineState) -> tuple[list[CarryRow], list[EpochRow]]:
     """Run an hour at which nothing is due; return the carries and epochs that its batch stores."""
     due = state.buffer.take_due(state.stepper.row_by_series, HOURS[4], HOURS[4], {})
@@ -114,7 +109,7 @@ def test_the_carries_that_a_batch_took_are_those_of_the_last_bar_stepped():
     carries, _ = step(state, HOURS[:5])
     assert state.find_stepped_to("BTC") == {"1h": HOURS[4], "4h": HOURS[3], "1d": -1}
     for cell, carry in carries.items():
-        assert find_carry(state, cell) == carry
+        assert state.carries.get(cell) == carry
         assert state.dump_carry(cell) == carry.data
 
 
@@ -122,7 +117,7 @@ def test_a_rebuilt_carry_and_its_epoch_are_stored_with_the_next_batch_once():
     state = make_state()
     step(state, HOURS[:5])
     restate(state, HOURS[:5])
-    rebuilt = find_carry(state, INDICATOR_CELL)
+    rebuilt = state.carries.get(INDICATOR_CELL)
     carries, epochs = step_nothing(state)
     assert carries == [rebuilt]
     assert epochs == [EpochRow(*INDICATOR_CELL, 1, 1, 1, HOURS[4] + 1, "split 2:1")]
@@ -153,7 +148,7 @@ def test_a_sequence_that_has_stepped_no_bar_begins_no_epoch():
     state = make_state()
     restate(state, [])
     state.begin_epochs(("BTC", "1h"), {INDICATOR_CELL})
-    assert (state.new_epochs, find_carry(state, INDICATOR_CELL)) == ([], None)
+    assert (state.new_epochs, state.carries.get(INDICATOR_CELL)) == ([], None)
 
 
 def test_the_legacy_key_is_in_the_epoch_of_its_indicator():

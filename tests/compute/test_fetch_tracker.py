@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -45,16 +45,7 @@ UNTIL = march_s("13:30", day=5)
 FAILING = ("ETH", "NVDA")
 
 
-class Content(NamedTuple):
-    """What a store holds, without the times at which its rows were written."""
-
-    readings: list[Any]
-    carries: list[Any]
-    epochs: list[Any]
-    publish_from: dict[str, int]
-    bars: list[Any]
-    changes: list[Any]
-    alerts: list[Any]
+Content = dict[str, Any]
 
 
 def script(clock: AcceleratedClock, *tickers: str) -> ScriptedSource:
@@ -85,16 +76,17 @@ async def run(
 
 
 async def load_content(path: Path) -> Content:
+    """Return what a store holds, without the times at which its rows were written."""
     async with open_store(path) as store:
-        return Content(
-            await store.readings(),
-            await store.carries(),
-            sorted(map(repr, await list_epochs(store))),
-            await store.publish_from(),
-            [[*block.iter_rows()] for block in await store.bars()],
-            sorted([row[1:] for row in await list_changes(store)], key=repr),
-            sorted([row[1:] for row in [row async for row in store.alerts()]], key=repr),
-        )
+        return {
+            "readings": await store.readings(),
+            "carries": await store.carries(),
+            "epochs": sorted(map(repr, await list_epochs(store))),
+            "publish_from": await store.publish_from(),
+            "bars": [[*block.iter_rows()] for block in await store.bars()],
+            "changes": sorted([row[1:] for row in await list_changes(store)], key=repr),
+            "alerts": sorted([row[1:] async for row in store.alerts()], key=repr),
+        }
 
 
 async def check_clean(
@@ -169,7 +161,7 @@ async def test_a_first_start_with_an_outage_ends_as_one_without(
     assert not [row for row in late if row.close_time <= START and row.published]
     assert {row.indicator for row in late} >= {"dexter"}
     # The carries of alert engines hold their cooldowns, which are compared too.
-    assert ENGINE_KEYS["enzo"] in {row.indicator for row in undisturbed.carries}
+    assert ENGINE_KEYS["enzo"] in {row.indicator for row in undisturbed["carries"]}
 
 
 @pytest.mark.prove
@@ -321,6 +313,6 @@ def drop_publication_times(content: Content) -> Content:
     engines = set(ENGINE_KEYS.values())
     carries = [
         row._replace(data=row.data[:-72] + row.data[-48:]) if row.indicator in engines else row
-        for row in content.carries
+        for row in content["carries"]
     ]
-    return content._replace(carries=carries)
+    return content | {"carries": carries}

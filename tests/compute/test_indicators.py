@@ -294,30 +294,18 @@ def step_in_blocks(
 @every_indicator
 @settings(max_examples=12, deadline=None)
 @given(seed=SEEDS, count=st.integers(1, 420), lengths=SPLITS)
-def test_blocks_of_bars_give_the_readings_and_the_carry_of_single_bars(
-    indicator: Any, seed: int, count: int, lengths: list[int]
-):
-    bars = make_bars(seed, count)
-    readings, carry = step_in_blocks(indicator, bars, list_edges(count, lengths))
-    by_bar, expected = step_in_blocks(indicator, bars, list_edges(count, [1]))
-    assert readings.tobytes() == by_bar.tobytes()
-    assert_same_bytes(carry, expected)
-
-
-@pytest.mark.clause("steps")
-@every_indicator
-@settings(max_examples=12, deadline=None)
-@given(seed=SEEDS, count=st.integers(1, 420), lengths=SPLITS)
-def test_blocks_of_bars_give_the_raw_values_of_single_bars(
+def test_blocks_of_bars_give_the_values_the_readings_and_the_carry_of_single_bars(
     indicator: Any, seed: int, count: int, lengths: list[int]
 ):
     bars, found = make_bars(seed, count), []
     for edges in (list_edges(count, lengths), list_edges(count, [1])):
-        carry, parts = indicator.start(len(MOVES)), []
+        readings, carry = step_in_blocks(indicator, bars, edges)
+        moved, parts = indicator.start(len(MOVES)), []
         for start, end in edges:
-            part = indicator.advance(carry, Bar(*(column[start:end] for column in bars)))
+            part = indicator.advance(moved, Bar(*(column[start:end] for column in bars)))
             parts.append({key: value.copy() for key, value in part.items()})
-        found.append({key: np.concatenate([part[key] for part in parts]) for key in parts[0]})
+        values = {f"{k} value": np.concatenate([part[k] for part in parts]) for k in parts[0]}
+        found.append({**values, **carry, "reading": readings})
     assert_same_bytes(found[0], found[1])
 
 

@@ -73,22 +73,18 @@ async def stopping(
     restarts: Sequence[bool],
 ) -> Content:
     """Catch up to each hour in turn; if a restart is due, continue from the stored carries."""
-    places = iter([*sorted(hour * HOUR_S for hour in until), END])
-    again = iter([*restarts, *[True] * len(until), True])
-    going = True
-    while going:
+    stretches: list[list[int]] = [[]]
+    places = [*sorted(hour * HOUR_S for hour in until), END]
+    for place, is_restarted in zip(places, [*restarts, *[True] * len(places)], strict=False):
+        stretches[-1].append(place)
+        stretches += [[]] if is_restarted else []
+    for stretch in filter(None, stretches):
         async with open_store(path) as store:
             runs = await open_pipeline(store, folder, universe)
-            while going:
-                place = next(places, None)
-                if place is None:
-                    going = False
-                    break
+            for place in stretch:
                 await runs.run_until(place)
-                if next(again):
-                    break
-    async with open_store(path) as store:
-        return await load_content(store)
+            content = await load_content(store)
+    return content
 
 
 @few

@@ -4,7 +4,6 @@ Neither is anything if its rows differ from those that a store computed, on both
 """
 
 import bz2
-import contextlib
 import gzip
 import os
 import random
@@ -175,19 +174,27 @@ def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
     assert not (tmp_path / "cli.db").exists()
 
 
-@pytest.mark.parametrize("kind", ["missing", "a file", "empty", "funding alone", "header alone"])
+# The files of a folder, or the file in its place.
+NO_BARS: dict[str, dict[str, str] | str | None] = {
+    "missing": None,
+    "a file": "",
+    "empty": {},
+    "funding alone": {"BTC_funding.csv": "ts,funding_rate\n7200,0.01\n"},
+    "header alone": {"BTC_1h.csv": HEADER},
+}
+
+
+@pytest.mark.parametrize("content", NO_BARS.values(), ids=list(NO_BARS))
 def test_a_folder_without_bars_is_one_line_and_stores_nothing(
-    kind: str, tmp_path: Path, signals: RunSignals
+    content: dict[str, str] | str | None, tmp_path: Path, signals: RunSignals
 ):
     folder = tmp_path / "folder"
-    if kind == "a file":
-        folder.write_text("")
-    elif kind != "missing":
+    if isinstance(content, str):
+        folder.write_text(content)
+    elif content is not None:
         folder.mkdir()
-    if kind == "funding alone":
-        write_table(folder / "BTC_funding.csv", "ts,funding_rate", [(7200, 0.01)])
-    if kind == "header alone":
-        write_table(folder / "BTC_1h.csv", HEADER.strip(), [])
+        for name, text in content.items():
+            (folder / name).write_text(text)
     ran = signals("replay", "--bars", folder)
     assert ran.status == 1
     assert ran.err.startswith(f"signals: {folder}: ")
@@ -322,25 +329,31 @@ def test_files_that_editors_leave_behind_are_named_in_one_warning(
     assert source.ignored_names == line["files"].split(", ")
 
 
-@pytest.mark.parametrize("kind", ["a FIFO", "a folder", "a device", "a socket", "a dangling link"])
-def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path, universe: Universe):
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (os.mkfifo, "not a regular file"),
+        (Path.mkdir, "not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (bind_socket, "No such device"),
+        (lambda path: path.symlink_to("missing"), "No such file"),
+    ],
+    ids=["a FIFO", "a folder", "a device", "a socket", "a dangling link"],
+)
+def test_what_is_no_file_is_refused_at_once(
+    make: Callable[[Path], object], expected: str, tmp_path: Path, universe: Universe
+):
     write_bars(tmp_path, "ETH", make_bars("ETH", list_opens(START, START + DAY_S)))
     path = tmp_path / "BTC_1h.csv"
-    with contextlib.ExitStack() as stack:
-        if kind == "a FIFO":
-            os.mkfifo(path)
-        elif kind == "a folder":
-            path.mkdir()
-        elif kind == "a device":
-            path.symlink_to("/dev/zero")
-        elif kind == "a socket":
-            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
-        else:
-            path.symlink_to(tmp_path / "missing")
-        with pytest.raises(SourceError) as caught:
-            FilesSource(tmp_path, universe)
-    expected_text = {"a socket": "No such device", "a dangling link": "No such file"}
-    assert str(caught.value).startswith(f"{path}: {expected_text.get(kind, 'not a regular file')}")
+    make(path)
+    with pytest.raises(SourceError) as caught:
+        FilesSource(tmp_path, universe)
+    assert str(caught.value).startswith(f"{path}: {expected}")
 
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, universe: Universe):

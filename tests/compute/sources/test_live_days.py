@@ -1,6 +1,6 @@
 """A day on which a different fault hits every run: each costs its own asset an hour at most."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,11 +129,6 @@ def add_market_faults(double: VenuesDouble, made: Mapping[str, Market]) -> None:
     mantle.shorten(200)
 
 
-def leave_out(market: Market, opens: Collection[int]) -> Market:
-    """Return a market without some of its bars."""
-    return Market([b for b in market.all_bars() if b.open_time not in opens], market.settlements)
-
-
 @dataclass
 class Day:
     """Begins and ends the faults by the clock, and watches what is published."""
@@ -158,14 +153,11 @@ class Day:
         self.late.update((one.runs.done_hour, ticker) for ticker in one.runs.late)
         if one.store.version() != self.version:
             self.version = one.store.version()
-            await self._check_store(one)
-
-    async def _check_store(self, one: LiveService) -> None:
-        rows = await one.load_changes()
-        assert rows[: len(self.published)] == self.published
-        self.published = rows
-        freshness = await one.load_freshness()
-        self.reported.update((one.runs.done_hour, t) for t in freshness["late_assets"])
+            rows = await one.load_changes()
+            assert rows[: len(self.published)] == self.published
+            self.published = rows
+            freshness = await one.load_freshness()
+            self.reported.update((one.runs.done_hour, t) for t in freshness["late_assets"])
 
 
 @pytest.fixture
@@ -251,7 +243,8 @@ async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars
     universe = load_covered_universe(tickers)
     made = await list_packaged_universe(double, universe, HISTORY_DAYS)
     begin, end = (START - HISTORY_DAYS * DAY_S) // DAY_S * DAY_S, START + HOURS * HOUR_S
-    there = made | {"MNT": leave_out(made["MNT"], MISSING_OPENS)}
+    bars = [bar for bar in made["MNT"].all_bars() if bar.open_time not in MISSING_OPENS]
+    there = made | {"MNT": Market(bars, made["MNT"].settlements)}
     gaps = count_gaps(there, universe, begin, end)
     add_market_faults(double, made)
     day = Day(double, clock)

@@ -11,21 +11,16 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from compute.bar_buffer import BarBuffer
 from compute.bars import (
     DAY_S,
     HOUR_S,
     NO_BARS,
     NO_FUNDING,
-    Funding,
     RawBar,
     Series,
-    resample_bars,
     validate_bars,
 )
 from compute.hourly_pipeline import HourlyPipeline
-from compute.indicators.contract import NO_READING
-from compute.indicators.registry import INDICATORS
 from compute.schedule import RUN_DELAY_S, to_market_ms
 from compute.sessions import XSIM_IRREGULAR_SINCE, Calendar, list_expected_bars
 from compute.sources.simulated import (
@@ -36,9 +31,8 @@ from compute.sources.simulated import (
     parse_source_name,
 )
 from compute.sources.source import FetchResult
-from compute.stepper import Stepper
 from compute.universe import Universe, load_universe
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe, compute_midnight_s
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
 from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import ALTERNATING
 from tests.doubles.venues.alpaca import get_alpaca
@@ -100,17 +94,14 @@ def missing(ticker: str, series: Series) -> int:
 
 
 @pytest.mark.clause("sources")
-def test_a_market_first_started_now_has_330_days_of_history_at_least():
-    def epoch(text: str) -> int:
-        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
-
-    assert compute_origin(epoch("2026-03-01T10:20:30")) == epoch("2025-04-05")
-    assert compute_origin(epoch("2026-10-27T23:59:59")) == epoch("2025-12-01")
-    assert compute_origin(epoch("2030-01-01")) == epoch("2025-12-01")
-
-
-@pytest.mark.clause("sources")
-def test_the_origin_is_parsed_from_the_name_that_a_store_remembers():
+def test_a_market_has_330_days_of_history_at_least_from_a_midnight_that_its_name_remembers():
+    for now, origin in (
+        ("2026-03-01T10:20:30", date(2025, 4, 5)),
+        ("2026-10-27T23:59:59", date(2025, 12, 1)),
+        ("2030-01-01", date(2025, 12, 1)),
+    ):
+        now_s = int(datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp())
+        assert compute_origin(now_s) == compute_midnight_s(origin)
     assert market().name == format_source_name(ORIGIN) == "simulated:1764547200"
     assert parse_source_name("simulated:1764547200") == (ORIGIN, None)
     priced = market(priced_at=FAR)
@@ -118,10 +109,6 @@ def test_the_origin_is_parsed_from_the_name_that_a_store_remembers():
     assert parse_source_name(priced.name) == (ORIGIN, FAR)
     for other in ("files:/data", "simulated:", "simulated:-86400", "simulated:1 ", "simulated:1:"):
         assert parse_source_name(other) is None
-
-
-@pytest.mark.clause("sources")
-def test_an_origin_is_a_midnight():
     with pytest.raises(ValueError, match="not a UTC midnight"):
         SimulatedSource(packaged(), ORIGIN + HOUR_S, MarketClock(FAR))
 
@@ -142,14 +129,6 @@ async def test_bars_begin_at_the_origin_and_follow_the_calendar():
         assert bars.close_time[0] == ORIGIN + first * HOUR_S
         assert market().find_next_close(ticker, -1) == bars.close_time[0]
         assert missing(ticker, bars) <= 6
-
-
-@pytest.mark.clause("sources")
-async def test_a_removed_asset_still_has_bars():
-    removed_on = packaged().by_ticker["MATIC"].removed_on
-    assert removed_on is not None
-    end = compute_midnight_s(removed_on) + 10 * DAY_S
-    assert len((await market().fetch("MATIC", end - DAY_S, end)).bars) >= 23
 
 
 @pytest.mark.clause("sources")
@@ -455,48 +434,6 @@ async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark
     whole = await history(ticker, ends)
     assert bits(bars.select(bars.close_time <= end)) == bits(whole.bars)
     assert funding.select_between(-1, end).rate.tobytes() == whole.funding.rate.tobytes()
-
-
-def stepped(
-    series: dict[str, tuple[Series, Funding]], native: Timeframe
-) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], set[int]], Counter[str]]:
-    """Step assets; return the counts of changes and readings by (timeframe, indicator)."""
-    stepper = Stepper(list(series), packaged(), INDICATORS)
-    intake = BarBuffer(dict.fromkeys(series, native), {}, ())
-    for ticker, (bars, funding) in series.items():
-        intake.add(ticker, bars, funding)
-    changes, readings = Counter[tuple[str, str]](), dict[tuple[str, str], set[int]]()
-    given = Counter[str]()
-    due = intake.take_due(stepper.row_by_series, 0, FAR, {})
-    moved, _ = stepper.step(due)
-    columns = (moved.cell.tolist(), moved.before.tolist(), moved.after.tolist())
-    for number, before, after in zip(*columns, strict=True):
-        cell = stepper.cells[number][1:]
-        changes[cell] += before != NO_READING
-        readings.setdefault(cell, set()).add(after)
-    for row, length in zip(due.row.tolist(), due.length.tolist(), strict=True):
-        given[stepper.series_keys[row][1]] += length
-    for timeframe in given:
-        given[timeframe] -= 199 * len(series)
-    return changes, readings, given
-
-
-@pytest.mark.clause("sources")
-@prove
-async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded_bars():
-    """On recorded bars, an indicator changes on 2% to 9% of its bars; here 1% to 16% may."""
-    source = market()
-    recent = {ticker: await history(ticker, 130, source) for ticker in MIXED}
-    hourly = {ticker: (fetched.bars, fetched.funding) for ticker, fetched in recent.items()}
-    long = {ticker: await history(ticker, 800, source) for ticker in MIXED}
-    daily = {ticker: (resample_bars(f.bars, DAY_S), f.funding) for ticker, f in long.items()}
-    results = stepped(hourly, "1h"), stepped(daily, "1d")
-    for timeframe in TIMEFRAMES:
-        changes, readings, given = results[timeframe == "1d"]
-        for indicator in INDICATORS:
-            cell = timeframe, indicator.id
-            assert readings[cell] == {-1, 0, 1}, cell
-            assert 0.01 < changes[cell] / given[timeframe] < 0.16, cell
 
 
 NEW_YORK = ZoneInfo("America/New_York")
