@@ -406,34 +406,6 @@ async def test_a_clock_that_jumps_leaves_no_hour_out_and_repeats_none(
 
 
 @pytest.mark.clause("steps")
-@pytest.mark.prove
-async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(
-    path: Path, clock: AcceleratedClock, source: ScriptedSource
-):
-    fetched_until: list[int] = []
-    overtaken: list[int] = []
-
-    async def slow(ticker: str, until: int) -> None:
-        fetched_until.append(until)
-        for _ in range(14):  # long enough for another run to be due
-            await clock.sleep(0)
-            if until in list_hours("11:00", "12:00") and ticker == "BTC":
-                clock.now += 300_000
-        if fetched_until[-1] != until:
-            overtaken.append(until)
-
-    source.before_fetch = slow
-    await run_loop_until(path, source, clock, march_s("15:30"))
-    rows = await check_store_file(path, source, march_s("15:00"))
-    assert overtaken == []
-    minute = {row.close_time: row.created_at // 60_000 * 60 for row in rows}
-    times = ["12:13", "13:23", "13:23", "14:03", "15:03"]
-    assert [minute[hour] for hour in list_hours("11:00", "15:00")] == [
-        march_s(time) for time in times
-    ]
-
-
-@pytest.mark.clause("steps")
 @pytest.mark.parametrize(
     "ticks", [1, 30, 300, 3000, *(pytest.param(n, marks=prove) for n in range(50, 3000, 131))]
 )

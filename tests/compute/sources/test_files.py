@@ -247,21 +247,6 @@ async def test_an_asset_with_only_a_daily_file_has_daily_bars(tmp_path: Path, un
     assert source.find_next_close("IBM", START + 3 * DAY_S) is None
 
 
-async def test_the_order_of_rows_in_a_file_does_not_matter(tmp_path: Path, universe: Universe):
-    rows = make_bars("BTC", list_opens(START, START + 3 * DAY_S))
-    rates = [(START + 8 * hour * HOUR_S, hour / 1000) for hour in range(9)]
-    held = []
-    folder = tmp_path / "bars"
-    folder.mkdir()
-    for turn, name in ((1, "forward"), (-1, "backward")):
-        write_bars(folder, "BTC", rows[::turn])
-        write_table(folder / "BTC_funding.csv", "ts,funding_rate", rates[::turn])
-        held.append(await replay_bars(tmp_path / f"{name}.db", folder, universe))
-    assert held[0] == held[1]
-    assert len(held[0]["bars"]) == 72
-    assert len(held[0]["funding"]) == 9
-
-
 async def test_a_repeated_or_infinite_settlement_is_counted(tmp_path: Path, universe: Universe):
     write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     rates = [(START + 9, float("inf")), (START, 0.01), (START, 0.01)]

@@ -768,20 +768,6 @@ async def test_an_asset_that_moves_away_and_back_has_three_revisions(
             assert set(reasons) == {"bars of {} instead of {}".format(*expected)}
 
 
-@pytest.mark.prove
-async def test_a_refusal_while_running_moves_the_assets_at_a_later_run(
-    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
-) -> None:
-    async with open_service() as one:
-        await one.start()
-        double.get_venue("binance").add_failure("restricted", times=None)
-        await run_until(one, clock, START + HOUR_S)
-        await check_sources(one, volumes, BINANCE)
-        await run_until(one, clock, START + 3 * HOUR_S)
-        await check_sources(one, volumes, BINANCE, OKX)
-        assert await one.load_closes("BTC") == [START + n * HOUR_S for n in (1, 2, 3)]
-
-
 @pytest.mark.parametrize("is_restarted", [True, False], ids=["at a start", "while running"])
 @pytest.mark.prove
 async def test_a_delisted_asset_moves_to_its_next_venue(
@@ -861,19 +847,3 @@ async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
         assert snapshot.stored.last_closes["ETH"] == START + 26 * HOUR_S
         assert snapshot.stored.late == {}
         await one.check_audit()
-
-
-@pytest.mark.prove
-async def test_a_first_start_behind_a_403_takes_the_next_venue_and_never_mixes_them(
-    open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
-) -> None:
-    block(double)
-    async with open_service() as one:
-        await one.start()
-        assert one.runs.building_tickers == ("ETH", "XAU")
-        double.clear_failures()
-        await run_until(one, clock, START + HOUR_S)
-        await one.build_histories()
-        assert one.runs.late == {}
-        await check_sources(one, volumes, OKX)
-        assert (await one.load_closes("ETH"))[-1] == START + HOUR_S
