@@ -84,10 +84,27 @@ class BarBuffer:
         self, series_key: SeriesKey, start: int, watermark: int, until: int
     ) -> tuple[Times, Series, Prices]:
         """Take one sequence's due bars; return the runs that step them, bars and annual funding."""
-        due, bars = self._take_ready(series_key, start, watermark, until)
+        ticker, timeframe = series_key
+        pending, period_s = self._pending[series_key], TIMEFRAME_DURATIONS_S[timeframe]
+        nothing = NO_BARS.close_time, NO_BARS, NO_BARS.open
+        first_run = -(-start // period_s) * period_s
+        # No bar of this timeframe steps at these runs. Building longer bars only when they may
+        # close, and packing carries by indicator, halved the processor time of an hourly run.
+        if first_run > until or not len(pending):
+            return nothing
+        bars = self.build_bars(series_key, pending)
+        # A bar that came late steps at the next run of its timeframe. A longer bar waits until
+        # the watermark has passed its close: an hour that is still missing belongs to it.
+        due = np.maximum(bars.close_time, first_run)
+        ready = (due <= until) & (bars.close_time <= watermark)
+        bars, due = bars.select(ready), due[ready]
+        if len(bars):
+            self._pending[series_key] = pending.select(pending.close_time > bars.close_time[-1])
+        steps = due < self._ends.get(ticker, until + 1)
+        due, bars = due[steps], bars.select(steps)
         if not len(bars):
-            return due, bars, NO_BARS.open
-        return due, bars, self._funding[series_key[0]].annualise(bars.close_time)
+            return nothing
+        return due, bars, self._funding[ticker].annualise(bars.close_time)
 
     def drop_settlements(self, until: int) -> None:
         """Drop the settlements that no later run needs."""
@@ -138,28 +155,6 @@ class BarBuffer:
             TIMEFRAME_DURATIONS_S[series_key[1]],
             joins_sundays=self.joins_sundays(series_key),
         )
-
-    def _take_ready(
-        self, series_key: SeriesKey, start: int, watermark: int, until: int
-    ) -> tuple[Times, Series]:
-        """Take one sequence's due bars; return the runs that step them, and the bars."""
-        ticker, timeframe = series_key
-        pending, period_s = self._pending[series_key], TIMEFRAME_DURATIONS_S[timeframe]
-        first_run = -(-start // period_s) * period_s
-        # No bar of this timeframe steps at these runs. Building longer bars only when they may
-        # close, and packing carries by indicator, halved the processor time of an hourly run.
-        if first_run > until or not len(pending):
-            return NO_BARS.close_time, NO_BARS
-        bars = self.build_bars(series_key, pending)
-        # A bar that came late steps at the next run of its timeframe. A longer bar waits until
-        # the watermark has passed its close: an hour that is still missing belongs to it.
-        due = np.maximum(bars.close_time, first_run)
-        ready = (due <= until) & (bars.close_time <= watermark)
-        bars, due = bars.select(ready), due[ready]
-        if len(bars):
-            self._pending[series_key] = pending.select(pending.close_time > bars.close_time[-1])
-        steps = due < self._ends.get(ticker, until + 1)
-        return due[steps], bars.select(steps)
 
 
 def join_due(taken: Iterable[tuple[int, Times, Series, Prices]]) -> DueBars:

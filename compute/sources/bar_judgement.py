@@ -22,7 +22,7 @@ from compute.bars import (
     Times,
     find_spacing_faults,
 )
-from compute.sessions import Calendar, ExpectedBars, find_trading_days, list_expected_bars
+from compute.sessions import Calendar, find_trading_days, list_expected_bars
 from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, format_instant
 
@@ -139,21 +139,15 @@ def find_session_faults(session: Calendar, times: Times, timeframe: Timeframe) -
     if timeframe == "1d":
         is_outside = ~np.isin(times // DAY_S, expected.day)
     else:
-        is_outside = _mark_outside(expected, times)
+        hours = times // HOUR_S * HOUR_S
+        places = np.searchsorted(expected.open_time, hours).clip(max=len(expected) - 1)
+        is_early = times < expected.begin_time[places]
+        # A bar of the clock hour in which the session opens has its first half hour, unless another
+        # one begins with the opening: then the earlier one was traded before it.
+        is_followed = np.append((hours[1:] == hours[:-1]) & ~is_early[1:], np.False_)
+        is_outside = (expected.open_time[places] != hours) | (is_early & is_followed)
     faults[is_outside] = BAR_FAULTS.index("opens while its session is closed")
     return faults
-
-
-def _mark_outside(expected: ExpectedBars, times: Times) -> NDArray[np.bool_]:
-    hours = times // HOUR_S * HOUR_S
-    places = np.searchsorted(expected.open_time, hours).clip(max=len(expected) - 1)
-    is_early = times < expected.begin_time[places]
-    # A bar of the clock hour in which the session opens has its first half hour, unless another
-    # one begins with the opening: then the earlier one was traded before it.
-    is_followed = np.append((hours[1:] == hours[:-1]) & ~is_early[1:], np.False_)
-    is_other_hour = expected.open_time[places] != hours
-    is_outside: NDArray[np.bool_] = is_other_hour | (is_early & is_followed)
-    return is_outside
 
 
 def mark_without_volume(volume: Prices) -> NDArray[np.bool_]:
