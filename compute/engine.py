@@ -91,10 +91,6 @@ class Engine(Generic[Columns]):
                     whole[name][chosen] = array
         return readings
 
-    def dump_carry(self, column: int, row: int) -> bytes:
-        """Return one sequence's carry of one indicator as bytes, to be stored."""
-        return self.dump_carries(column, np.array([row]))[0]
-
     def dump_carries(self, column: int, rows: Rows) -> list[bytes]:
         """Return the carries of several sequences for one indicator, each as bytes."""
         # Sorted by name, so that the bytes do not depend on the order in which `start` lists them.
@@ -108,7 +104,7 @@ class Engine(Generic[Columns]):
         return [row.tobytes() for row in np.concatenate(parts, axis=1)]
 
     def restore_carry(self, column: int, row: int, data: bytes) -> None:
-        """Restore a carry that `dump_carry` returned for the same indicator and layout."""
+        """Restore a carry that `dump_carries` returned for the same indicator and layout."""
         whole = self._carries[column]
         offset = 0
         for name in sorted(whole):

@@ -114,7 +114,7 @@ class Stepper:
     def dump_carry(self, cell: Cell) -> bytes:
         """Return the carry of a cell's indicator, to be stored."""
         row, column = self._locate(cell)
-        return self._engine.dump_carry(column, row)
+        return self._engine.dump_carries(column, np.array([row]))[0]
 
     def dump_carries(self, rows: Times) -> dict[Cell, bytes]:
         """Return the carries of all indicators of some sequences, to be stored."""

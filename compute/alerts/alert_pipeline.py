@@ -113,7 +113,8 @@ class AlertPipeline:
     def dump_carry(self, cell: Cell) -> bytes:
         """Return the carry of an engine and its publisher as bytes, to be stored."""
         number = self._number_by_cell[cell]
-        return self._engine.dump_carry(0, number) + self._publishers[number].pack()
+        carry = self._engine.dump_carries(0, np.array([number]))[0]
+        return carry + self._publishers[number].pack()
 
     def restore_carry(self, cell: Cell, data: bytes) -> None:
         """Restore a carry that `dump_carry` returned under the same LAYOUT."""

@@ -180,7 +180,15 @@ class AlpacaVenue:
                 # The plan no longer permits what it did at the start: the next try is later.
                 if isinstance(error, _StatusError) and error.is_withheld:
                     self.delay_s = WITHHELD_S
-                _assign_error(batch, error)
+                text = error.message if isinstance(error, _StatusError) else ""
+                named = (
+                    text.removeprefix(_INVALID_SYMBOL) if text.startswith(_INVALID_SYMBOL) else ""
+                )
+                # One invalid symbol fails a whole batch; the others are then fetched without it.
+                at_fault = [one for one in batch if one.symbol == named]
+                unknown = UnknownSymbolError(f"alpaca does not know the symbol {named}")
+                for one in at_fault or batch:
+                    one.outcome = unknown if at_fault else error
             else:
                 for one in batch:
                     one.outcome = bars.get(one.symbol, [])
@@ -244,20 +252,6 @@ class AlpacaVenue:
             return parse(response.json())
         except Exception:
             raise VenueError("alpaca's answer does not match its documentation") from None
-
-
-def _assign_error(batch: Sequence[_BarsRequest], error: VenueError) -> None:
-    """Make an error the outcome of the request whose symbol it names, else of all requests."""
-    # One invalid symbol fails a whole batch; the others are then fetched again without it.
-    if isinstance(error, _StatusError) and error.message.startswith(_INVALID_SYMBOL):
-        named = error.message.removeprefix(_INVALID_SYMBOL)
-        at_fault = [one for one in batch if one.symbol == named]
-        for one in at_fault:
-            one.outcome = UnknownSymbolError(f"alpaca does not know the symbol {named}")
-        if at_fault:
-            return
-    for one in batch:
-        one.outcome = error
 
 
 def _parse_symbols(assets: Any) -> frozenset[str]:

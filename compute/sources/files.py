@@ -108,10 +108,6 @@ class FilesSource(Source):
                 "times in the files, or the clock (--until of replay counts as the clock)"
             )
 
-    def list_tickers(self) -> list[str]:
-        """Return the assets of which the folder has bars."""
-        return [ticker for ticker, bars in self._bars.items() if len(bars.open_time)]
-
     def get_path(self, ticker: str, what: str) -> Path:
         """Return the file of an asset's 1h or 1d bars, or of its funding, even if it is missing."""
         return self._files.get((ticker, what), self.folder / f"{ticker}_{what}.csv")

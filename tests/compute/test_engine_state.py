@@ -232,4 +232,3 @@ def test_a_stored_carry_lies_by_name_and_each_window_from_old_to_new():
         highs = np.array([bar.high[row] for bar in bars])
         lows = np.array([bar.low[row] for bar in bars])
         assert data == b"".join([np.int64(40), np.int8(0), highs, lows])
-        assert data == engine.dump_carry(0, row)

@@ -376,7 +376,7 @@ def test_a_long_line_or_a_large_file_is_refused_and_what_just_fits_is_read(
         monkeypatch.setattr(files, "MAX_LINE_BYTES", line_bytes)
         monkeypatch.setattr(files, "MAX_FILE_BYTES", file_bytes)
         with pytest.raises(SourceError) if expected else nullcontext() as caught:
-            assert FilesSource(tmp_path, universe).list_tickers() == ["BTC"]
+            assert FilesSource(tmp_path, universe).get_end("BTC") == 7200
         assert not expected or str(caught.value).startswith(f"{path}: {expected}")
 
 
