@@ -19,11 +19,11 @@ from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS as ALL_INDICATORS
 from compute.universe import Session, Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAMES
-from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,
     ClockEnded,
+    LateHistory,
     ScriptedSource,
     list_hours,
     list_stepped_closes,
@@ -63,13 +63,13 @@ async def run(
     source: ScriptedSource,
     clock: AcceleratedClock,
     until: int,
-    watched: "Watched | None" = None,
+    watched: LateHistory | None = None,
     indicators: Sequence[Indicator] = INDICATORS,
 ) -> None:
     """Start the loop, and kill it when the clock reaches a time."""
     clock.ends_at = until
     async with open_store(path) as store:
-        clock.watch = None if watched is None else partial(watched.look, store)
+        clock.watch = None if watched is None else partial(watched.record, clock, store)
         opener = partial(HourlyPipeline.open, store, source, source.universe, indicators, clock)
         with suppress(ClockEnded):
             await HourlyLoop(opener, store, clock, clock.sleep).run()
@@ -99,24 +99,6 @@ async def check_clean(
     assert len(times) == len(set(times))
 
 
-class Watched:
-    """The building and late assets of a store's snapshots, whenever they change."""
-
-    def __init__(self, clock: AcceleratedClock) -> None:
-        self.seen: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
-        self._clock = clock
-        self._version = -1
-
-    async def look(self, store: MarketStore) -> None:
-        if store.version() == self._version:
-            return
-        self._version = store.version()
-        snapshot = await store.snapshot()
-        state = snapshot.building_tickers, tuple(snapshot.late)
-        if not self.seen or self.seen[-1][1:] != state:
-            self.seen.append((self._clock.now_s, *state))
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Content:
     path = tmp_path_factory.mktemp("undisturbed") / "m.db"
@@ -142,12 +124,12 @@ async def test_a_first_start_with_an_outage_ends_as_one_without(
     path, clock = tmp_path / "m.db", AcceleratedClock(START, step_s=20)
     source = script(clock)
     source.outages = dict.fromkeys(FAILING, START + outage_s)
-    watched = Watched(clock)
+    watched = LateHistory()
     await run(path, source, clock, START + outage_s + 600, watched)
-    assert (FAILING, ()) in [state[1:] for state in watched.seen]
-    assert watched.seen[-1][1:] == ((), ())
+    assert (FAILING, ()) in [state[1:] for state in watched.states]
+    assert watched.states[-1][1:] == ((), ())
     # All timeframes are there within two minutes after the outage, whatever the hour is.
-    assert watched.seen[-1][0] <= START + outage_s + 120
+    assert watched.states[-1][0] <= START + outage_s + 120
     clock.now = max(clock.now, 1000 * START)
     await run(path, source, clock, UNTIL)
     assert await load_content(path) == undisturbed
@@ -271,10 +253,10 @@ async def test_an_asset_that_is_new_to_a_store_is_built_at_once_and_publishes_no
     await run(path, script(clock, "BTC"), clock, march_s("13:30"), indicators=ALTERNATING)
     source = script(clock, "BTC", "ETH")
     source.outages["ETH"] = march_s("13:50")
-    watched = Watched(clock)
+    watched = LateHistory()
     await run(path, source, clock, march_s("13:52"), watched, indicators=ALTERNATING)
     # Nothing is committed for a new asset alone before its first bar.
-    assert watched.seen[-1][1:] == ((), ())
+    assert watched.states[-1][1:] == ((), ())
     rows = await load_changes(path)
     for timeframe in TIMEFRAMES:
         steps = list_stepped_closes(rows, "ETH", timeframe)
@@ -299,10 +281,10 @@ async def test_a_catch_up_with_a_failing_venue_ends_as_one_without(
         source.outages["ETH"] = clock.now_s + outage_s
         if ratio is not None:
             source.splits["ETH"] = [(march_s("15:00", day=5), ratio)]
-        watched = Watched(clock)
+        watched = LateHistory()
         await run(path, source, clock, march_s("12:30", day=7), watched, ALTERNATING)
         # Readings of before the stop are there, so the asset is late.
-        assert (("ETH",), ("ETH",)) in [state[1:] for state in watched.seen] or not outage_s
+        assert (("ETH",), ("ETH",)) in [state[1:] for state in watched.states] or not outage_s
         await check_clean(path, source.universe, ALTERNATING)
         contents.append(drop_publication_times(await load_content(path)))
     assert contents[0] == contents[1]

@@ -260,21 +260,28 @@ async def run_loop_until(
 
 
 class LateHistory:
-    """The late assets of a store's snapshots at each change; times in epoch seconds."""
+    """The building and the late assets of a store's snapshots at each change (epoch seconds)."""
 
     def __init__(self) -> None:
-        self.late: list[tuple[int, tuple[str, ...]]] = []
+        self.states: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
         self._version = -1
 
+    @property
+    def late(self) -> list[tuple[int, tuple[str, ...]]]:
+        """The late assets, whenever they change."""
+        before = [None, *(late for _, _, late in self.states)]
+        states = zip(before, self.states, strict=False)
+        return [(at, late) for last, (at, _, late) in states if late != last]
+
     async def record(self, clock: AcceleratedClock, store: MarketStore) -> None:
-        """Record the late assets of a store between two sleeps."""
-        version = store.version()
-        if version == self._version:
+        """Record the assets of a store between two sleeps."""
+        if store.version() == self._version:
             return
-        self._version = version
-        late = tuple((await store.snapshot()).late)
-        if not self.late or self.late[-1][1] != late:
-            self.late.append((clock.now_s, late))
+        self._version = store.version()
+        snapshot = await store.snapshot()
+        state = snapshot.building_tickers, tuple(snapshot.late)
+        if not self.states or self.states[-1][1:] != state:
+            self.states.append((clock.now_s, *state))
 
 
 async def load_changes(path: Path) -> list[ChangeRow]:
