@@ -399,23 +399,3 @@ async def test_a_raised_version_is_rebuilt_in_silence_in_an_epoch_of_its_own(
         for held in (after, fresh)
     )
     assert readings == fresh_readings
-
-
-@pytest.mark.prove
-async def test_rows_of_another_version_are_not_verifiable_and_no_findings(
-    tmp_path: Path, bars_folder: Path, universe: Universe
-):
-    path = tmp_path / "m.db"
-    before = await replay_bars(path, bars_folder, universe, DENSE + 9 * DAY_S)
-    foreign = [row for row in before["changes"] if row[KEY] in {"enzo", "dexter"}]
-    unmoved = await audit_store(path, universe, NEWER)
-    await replay_bars(path, bars_folder, universe, END, NEWER)
-    moved = await audit_store(path, universe, NEWER)
-    back = await audit_store(path, universe, INDICATORS)
-    for report in (unmoved, moved):
-        assert report.findings == []
-        old = (": version 1", ": version 101")
-        rows = sum(n for what, n in report.not_verifiable.items() if what.endswith(old))
-        assert rows == len(foreign) > 0
-    assert back.findings == []
-    assert any(what.endswith(": version 2") for what in back.not_verifiable)

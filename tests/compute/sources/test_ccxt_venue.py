@@ -195,18 +195,6 @@ def test_an_exchange_is_imported_without_all_others_of_ccxt() -> None:
 
 
 @pytest.mark.parametrize("name", PERPETUALS)
-async def test_settlements_are_those_in_the_requested_hours(
-    double: VenuesDouble, opened: Open, name: str
-) -> None:
-    symbol, one = PERPETUALS[name], make_market()
-    double.get_venue(name).add_listing(symbol, one)
-    fetched_rates = await opened(name).fetch_funding(symbol, HOUR - 3 * DAY_S, HOUR)
-    assert sorted(fetched_rates) == [
-        row for row in one.settlements if HOUR - 3 * DAY_S < row[0] <= HOUR
-    ]
-
-
-@pytest.mark.parametrize("name", PERPETUALS)
 async def test_settlements_of_every_hour_are_all_read(
     double: VenuesDouble, opened: Open, name: str
 ) -> None:

@@ -539,38 +539,28 @@ async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_r
         assert await one.store.funding("BTC")
 
 
+@pytest.mark.parametrize("event", ["bar_revised", "bar_backfilled"])
 @pytest.mark.prove
-async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
-    open_service: Open, made: dict[str, Market]
+async def test_a_bar_that_is_revised_or_comes_after_later_ones_is_refused_and_logged_once(
+    open_service: Open, made: dict[str, Market], event: str
 ) -> None:
-    bar = made["ETH"].get_page(2**40, OPENS, OPENS, 1)[0]
-    async with open_service() as one:
-        await one.start()
-        await one.run_hour(NEXT)
-        made["ETH"].revise(bar._replace(close=bar.low), NEXT + 1800)
-        with capture_logs() as logged:
-            await one.run_hour(NEXT + HOUR_S)
-            await one.run_hour(NEXT + 2 * HOUR_S)
-        [block] = await one.store.bars("ETH", START - 1)
-        assert RawBar(OPENS, *block.values[0].tolist()) == bar
-        assert len(block) == 3
-        revised = [line for line in logged if line["event"] == "bar_revised"]
-        assert [line["ticker"] for line in revised] == ["ETH"]
-        await one.check_audit()
-
-
-@pytest.mark.prove
-async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
-    open_service: Open, made: dict[str, Market]
-) -> None:
-    made["ETH"].delay(OPENS, 2 * HOUR_S)
+    market, is_late = made["ETH"], event == "bar_backfilled"
+    bar = market.get_page(2**40, OPENS, OPENS, 1)[0]
+    if is_late:
+        market.delay(OPENS, 2 * HOUR_S)
+    else:
+        market.revise(bar._replace(close=bar.low), NEXT + 1800)
     async with open_service() as one:
         await one.start()
         with capture_logs() as logged:
             for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
                 await one.run_hour(hour)
-        assert [line["ticker"] for line in logged if line["event"] == "bar_backfilled"] == ["ETH"]
-        assert await one.load_closes("ETH") == [NEXT + n * HOUR_S for n in (1, 2, 3)]
+        [block] = await one.store.bars("ETH", START - 1)
+        stepped = [RawBar(*row[2:]) for row in block.iter_rows()]
+        assert [row.open_time for row in stepped] == [OPENS + n * HOUR_S for n in range(is_late, 4)]
+        assert (bar in stepped) != is_late
+        assert [line["ticker"] for line in logged if line["event"] == event] == ["ETH"]
+        await one.check_audit()
 
 
 @pytest.mark.prove
