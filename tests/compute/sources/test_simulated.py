@@ -132,25 +132,6 @@ async def test_bars_begin_at_the_origin_and_follow_the_calendar():
 
 
 @pytest.mark.clause("sources")
-@pytest.mark.parametrize("days", [30, pytest.param(120, marks=prove)])
-@pytest.mark.parametrize("ticker", EVERY_SESSION)
-@pytest.mark.sampled(4)
-async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str, days: int):
-    whole = await history(ticker, days)
-    source = market()
-    bars, funding, seen = NO_BARS, NO_FUNDING, -1
-    for hour in range(ORIGIN, ORIGIN + days * DAY_S + HOUR_S, HOUR_S):
-        part = await source.fetch(ticker, seen, hour)
-        bars = bars.concatenate(part.bars) if len(part.bars) else bars
-        funding = funding.concatenate(part.funding) if len(part.funding.rate) else funding
-        seen = part.watermark
-        assert seen == hour
-    assert bits(bars) == bits(whole.bars)
-    assert funding.rate.tobytes() == whole.funding.rate.tobytes()
-    assert funding.settled_at.tobytes() == whole.funding.settled_at.tobytes()
-
-
-@pytest.mark.clause("sources")
 async def test_an_asset_does_not_depend_on_the_other_assets():
     single = Universe(assets=(packaged().by_ticker["SOL"],), renamed_on=packaged().renamed_on)
     for after, until in ((-1, ORIGIN + 100 * DAY_S), (ORIGIN, ORIGIN + 9 * DAY_S)):
@@ -412,8 +393,7 @@ LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
         *(pytest.param(ticker, 0, 60, marks=prove) for ticker in LATE_DAYS),
     ],
 )
-@pytest.mark.sampled(4)
-@pytest.mark.prove
+@pytest.mark.sampled(2)
 async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark(
     ticker: str, begins: int, ends: int
 ):
