@@ -297,12 +297,13 @@ class BatchAssembler:
     def _finish(self, batch: Batch, results: Sequence[BlockResult]) -> Batch:
         """Return the batch with the rows that the tasks gave, one result for each block."""
         until = batch.market_time // 1000 - RUN_DELAY_S
-        self.blocks = [result.state for result in results]
+        states, block_changes, block_alerts, carries, epochs = zip(*results, strict=True)
+        self.blocks = states
         now_s = (batch.written_at or batch.market_time) // 1000
         self._tracker.update_late(until, now_s, self.find_pending_closes())
-        all_changes = merge_changes([result.changes for result in results], self._cell_numbers)
+        all_changes = merge_changes(block_changes, self._cell_numbers)
         engine_keys = list(self.blocks[0].alerts.versions)
-        alerts = merge_alerts([result.alerts for result in results], engine_keys)
+        alerts = merge_alerts(block_alerts, engine_keys)
         changes, alert_rows = build_feed_rows(
             all_changes,
             alerts,
@@ -320,8 +321,8 @@ class BatchAssembler:
         return replace(
             batch,
             changes=changes,
-            carries=merge_rows([result.carries for result in results]),
-            epochs=merge_rows([result.epochs for result in results]),
+            carries=merge_rows(carries),
+            epochs=merge_rows(epochs),
             # Those of assets with stored bars. They are part of the commit, and so of its digest:
             # an audit has to know which assets this batch did not wait for, because they decide
             # which longer bars could step.

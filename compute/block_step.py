@@ -5,7 +5,7 @@ Blocks do not depend on each other; merged, their results are those of one block
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,14 +22,8 @@ from store.market_rows import CarryRow, EpochRow
 StateRow = TypeVar("StateRow", CarryRow, EpochRow)
 
 
-class BlockResult(NamedTuple):
-    """The advanced block, and what its steps gave; `changes` refer to the block's cells."""
-
-    state: EngineState
-    changes: Changes
-    alerts: Sequence[Alert]
-    carries: Sequence[CarryRow]
-    epochs: Sequence[EpochRow]
+# The advanced block, and what its steps gave; the changes refer to the block's cells.
+BlockResult = tuple[EngineState, Changes, list[Alert], list[CarryRow], list[EpochRow]]
 
 
 def step_block(
@@ -54,8 +48,7 @@ def step_block(
     changes, readings = state.stepper.step(due)
     firings = state.alerts.step(due, readings)
     alerts = state.alerts.publish(firings, until, building, written_at, silent_until)
-    carries, epochs = state.take_carry_rows(due, alerts)
-    return BlockResult(state, changes, alerts, carries, epochs)
+    return state, changes, alerts, *state.take_carry_rows(due, alerts)
 
 
 def merge_changes(parts: Sequence[Changes], cell_numbers: Sequence[Times]) -> Changes:
