@@ -297,8 +297,7 @@ class BatchAssembler:
     def _finish(self, batch: Batch, results: Sequence[BlockResult]) -> Batch:
         """Return the batch with the rows that the tasks gave, one result for each block."""
         until = batch.market_time // 1000 - RUN_DELAY_S
-        states, block_changes, block_alerts, carries, epochs = zip(*results, strict=True)
-        self.blocks = states
+        self.blocks, block_changes, block_alerts, carries, epochs = zip(*results, strict=True)
         now_s = (batch.written_at or batch.market_time) // 1000
         self._tracker.update_late(until, now_s, self.find_pending_closes())
         all_changes = merge_changes(block_changes, self._cell_numbers)

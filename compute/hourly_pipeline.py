@@ -129,13 +129,23 @@ class HourlyPipeline:
         # For the rows that an earlier version has written; a commit would append all of them.
         if leaves := await store.feed_log.append_missing():
             log.info("log_built", leaves=leaves)
-        await pipeline._load(progress, find_history_bounds(source, started_at))
+        await pipeline._load(progress, started_at)
         return pipeline
 
-    async def _load(self, progress: Progress, bounds: HistoryBounds) -> None:
-        """Publish the coverage, and load the state that the runs continue."""
+    async def _load(self, progress: Progress, started_at: int) -> None:
+        """Publish the coverage, and load the state that the runs continue.
+
+        `started_at` (epoch ms) is the first start of the store.
+        """
         store, source, universe = self._store, self._source, self._universe
-        covered_before = await self._publish_coverage(bounds.served_from)
+        first_run, ends_at = find_last_run(started_at), source.ends_at
+        shown_from = max(0, started_at - 1000 * source.shown_history_s)
+        self._bounds = HistoryBounds(
+            shown_from if ends_at is None else 0,
+            first_run if ends_at is None else ends_at,
+            to_market_ms(first_run),
+        )
+        covered_before = await self._publish_coverage(self._bounds.served_from)
         native_timeframes = {
             ticker: timeframe
             for ticker in universe.by_ticker
@@ -156,11 +166,10 @@ class HourlyPipeline:
             publish_from,
             progress.last_created_at,
             await load_published_times(store),
-            bounds,
+            self._bounds,
             self._market_clock,
         )
         self._builder = HistoryBuilder(source, self._tracker, universe, self._market_clock)
-        self._bounds = bounds
 
     async def _publish_coverage(self, served_from: int) -> set[str]:
         """Publish what the source can serve; return the assets that were covered before."""
@@ -394,13 +403,3 @@ class HourlyPipeline:
         # `wait` does not raise its error; `_run_batches` does.
         if self._commit_task is not None:
             await asyncio.wait([self._commit_task])
-
-
-def find_history_bounds(source: Source, started_at: int) -> HistoryBounds:
-    """Return the bounds of a store's history; `started_at` (epoch ms) is its first start."""
-    first_run = find_last_run(started_at)
-    served_from = to_market_ms(first_run)
-    if source.ends_at is not None:
-        return HistoryBounds(0, source.ends_at, served_from)
-    shown_ms = 1000 * source.shown_history_s
-    return HistoryBounds(max(0, started_at - shown_ms), first_run, served_from)
