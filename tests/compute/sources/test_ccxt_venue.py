@@ -94,7 +94,8 @@ async def opened(double: VenuesDouble, clock: ManualClock, tmp_path: Path) -> As
             wanted, kept = {*filter(None, SYMBOLS[name]), *more}, folder / f"{name}.json"
             options = given or load_venue_options(name)
             venue = CcxtVenue(
-                *(name, wanted, options, kept, clock, double.base_url, timeout_s),
+                *(name, wanted, options, kept, clock, double.base_url),
+                timeout_s=timeout_s,
                 is_paced=is_paced,
             )
             closing.push_async_callback(venue.close)

@@ -616,7 +616,8 @@ def test_a_folder_with_only_future_bars_is_one_line_and_stores_nothing(
         ran = signals(*command)
         assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
         assert ran.err.startswith(f"signals: {fault}")
-    assert not (tmp_path / "cli.db").exists()
+        # Only compute opens the database first.
+        assert (tmp_path / "cli.db").exists() == (command == ("compute",))
     examined = signals("doctor")
     assert examined.status == 1
     assert f"fix  source: {fault}" in examined.out
