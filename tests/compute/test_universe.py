@@ -517,6 +517,7 @@ def by_ticker(held: Coverage) -> dict[str, CoveredAsset]:
     return {one.ticker: one for one in held.assets}
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize(
     ("session", "timeframe", "last_close", "outdated_from"),
     [
@@ -549,6 +550,7 @@ EARLIER, LATER = date(2026, 1, 1), date(2026, 12, 31)
 
 
 @pytest.mark.clause("1.2", "1.17", "1.18", "1.23", "1.24")
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize("alerts", [False, True])
 def test_the_coverage_follows_from_the_bars_and_the_universe(folder: Path, alerts: bool):
     known = universe_of(*(asset(ticker, alerts=alerts) for ticker in ("BTC", "IBM", "ETH")))
@@ -566,6 +568,7 @@ def test_the_coverage_follows_from_the_bars_and_the_universe(folder: Path, alert
     ]
 
 
+@pytest.mark.clause("sources")
 @pytest.mark.parametrize(
     ("old", "removed_on"),
     [
@@ -586,6 +589,7 @@ def test_a_dropped_asset_is_removed_from_that_day_on_at_the_latest_and_covers_no
     assert dropped == ([] if old is None else [(removed_on, (), (), "DOGE")])
 
 
+@pytest.mark.clause("sources")
 def test_an_asset_that_returns_is_tracked_as_if_it_had_never_left():
     both = covered("BTC", "DOGE")
     without = add_dropped_assets(covered("BTC"), both, date(2026, 1, 1))
@@ -593,6 +597,7 @@ def test_an_asset_that_returns_is_tracked_as_if_it_had_never_left():
 
 
 @pytest.mark.clause("1.2")
+@pytest.mark.clause("sources")
 async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, folder: Path):
     """An asset is dropped on the day of the market clock, not of the wall clock."""
     some, all_ = [asset("BTC"), asset("IBM")], [asset("BTC"), asset("IBM"), asset("DOGE")]
@@ -617,6 +622,7 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
         assert await started_with(*all_) == {"BTC": None, "IBM": None, "DOGE": None}
 
 
+@pytest.mark.clause("sources")
 def test_recorded_assets_with_bars_off_the_hour_are_marked(tmp_path: Path):
     write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + 9 * 3600)))
     opening = START // 86_400 * 86_400 + 14 * 3600
