@@ -3,8 +3,7 @@
 A client without the extension gets the same bytes as from a service without views.
 """
 
-import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +21,9 @@ LIST_VIEWS, READ_VIEW = VIEW_METHODS = ("resources/list", "resources/read")
 # The tool with which a view draws a page.
 DRAW_TOOL: Final = "signals_draw_page"
 SESSION_HEADER = b"mcp-session-id"
-_SESSION_PREFIX = b"views-"
+# Before revision 2026-07-28 a client names its capabilities once, in `initialize`. It repeats the
+# session id in every later request, so no process has to remember them.
+SESSION_PREFIX = b"views-"
 # A view loads nothing, and calls tools through its host.
 _VIEW_META = {"ui": {"csp": {"connectDomains": [], "resourceDomains": []}, "prefersBorder": True}}
 
@@ -42,7 +43,7 @@ def supports_views(message: Message, headers: HeaderMap) -> bool:
     params = as_mapping(message.params)
     if message.method == "initialize":
         capabilities = params.get("capabilities")
-    elif headers.get(SESSION_HEADER, b"").startswith(_SESSION_PREFIX):
+    elif headers.get(SESSION_HEADER, b"").startswith(SESSION_PREFIX):
         return True
     elif "_meta" in params:
         capabilities = get_meta(message).get(mcp_types.CLIENT_CAPABILITIES_META_KEY)
@@ -51,14 +52,6 @@ def supports_views(message: Message, headers: HeaderMap) -> bool:
     extensions = as_mapping(as_mapping(capabilities).get("extensions"))
     types = as_mapping(extensions.get(EXTENSION)).get("mimeTypes")
     return isinstance(types, list) and DOCUMENT_TYPE in types
-
-
-def create_session_id() -> bytes:
-    """Return a session id that says that its client shows views."""
-    # Before revision 2026-07-28 a client names its capabilities once, in `initialize`. It repeats
-    # the session id in every later request, so no process has to remember them. It is random
-    # because gateways tell their clients apart by it.
-    return _SESSION_PREFIX + secrets.token_hex(16).encode()
 
 
 class ChatViews:
@@ -80,15 +73,13 @@ class ChatViews:
         """The addresses of the views."""
         return [*self._contents]
 
-    def add_to_tools(self, tools: Iterable[AnyTool]) -> list[AnyTool]:
+    def add_to_tools(self, tools: Mapping[str, AnyTool]) -> dict[str, AnyTool]:
         """Return tools that name their views, and the tool of the views."""
-        shown = [
-            replace(tool, meta={**tool.meta, "ui": {"resourceUri": self._uris[tool.name]}})
-            if tool.name in self._uris
-            else tool
-            for tool in tools
-        ]
-        return [*shown, self._draw_tool]
+        shown = {
+            name: replace(tools[name], meta={**tools[name].meta, "ui": {"resourceUri": uri}})
+            for name, uri in self._uris.items()
+        }
+        return {**tools, **shown, self._draw_tool.name: self._draw_tool}
 
     def find_members(self, method: str, uri: object) -> bytes | None:
         """Return the result of a method without its first brace; None for an unknown address."""

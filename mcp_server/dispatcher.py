@@ -1,6 +1,7 @@
 """Dispatches MCP methods for both protocol legs; results are JSON text."""
 
 import json
+import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -15,9 +16,9 @@ from mcp_server.chat_views import (
     EXTENSION,
     READ_VIEW,
     SESSION_HEADER,
+    SESSION_PREFIX,
     VIEW_METHODS,
     ChatViews,
-    create_session_id,
     supports_views,
 )
 from mcp_server.jsonrpc import Message, Params, RpcError
@@ -150,8 +151,7 @@ class Dispatcher:
         self._views = views
         self._tools = {False: {tool.name: tool for tool in tools}}
         if views is not None:
-            shown = views.add_to_tools(self._tools[False].values())
-            self._tools[True] = {tool.name: tool for tool in shown}
+            self._tools[True] = views.add_to_tools(self._tools[False])
         self._constant_results = {
             has_views: _render_constant_results(runner.context.base_url, capabilities)
             for has_views, capabilities in ((False, _CAPABILITIES), (True, _VIEW_CAPABILITIES))
@@ -175,12 +175,23 @@ class Dispatcher:
                 check_modern_request(message, headers, scope, name_fields)
             if message.method != "tools/call":
                 answer = await self._handle_protocol_method(message, leg, has_views)
-                # A client that shows views has to repeat its session id.
-                is_session = has_views and message.method == "initialize"
-                return answer, [(SESSION_HEADER, create_session_id())] if is_session else []
-            params = _get_params(message)
-            tool, arguments = self._find_tool(params, has_views), params.get("arguments")
-            scope[TOOL_KEY] = tool.name
+                if not has_views or message.method != "initialize":
+                    return answer, []
+                # A client that shows views repeats it. It is random because gateways tell their
+                # clients apart by it.
+                session = SESSION_PREFIX + secrets.token_hex(16).encode()
+                return answer, [(SESSION_HEADER, session)]
+            params, tools = _get_params(message), self._tools[has_views]
+            name, arguments = params.get("name"), params.get("arguments")
+            if not isinstance(name, str):
+                raise _invalid_params_error("name must be the name of a tool")
+            if (tool := tools.get(name)) is None:
+                words = [hint for word, hint in TOOL_HINTS.items() if word in name[:MAX_NAME_CHARS]]
+                hint = f"; {words[0]}" if words else format_suggestion(name, self._tools[False])
+                raise _invalid_params_error(
+                    f"unknown tool {quote_value(name)}{hint}; tools/list returns the names"
+                )
+            scope[TOOL_KEY] = name
             result = await self._runner.run(
                 tool, headers, lambda: _read_arguments(tool, arguments), scope
             )
@@ -242,18 +253,6 @@ class Dispatcher:
             tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools
         ]
         return to_json({"tools": tool_dicts})[1:].encode()
-
-    def _find_tool(self, params: Params, has_views: bool) -> AnyTool:
-        name, tools = params.get("name"), self._tools[has_views]
-        if not isinstance(name, str):
-            raise _invalid_params_error("name must be the name of a tool")
-        if name not in tools:
-            words = [hint for word, hint in TOOL_HINTS.items() if word in name[:MAX_NAME_CHARS]]
-            hint = f"; {words[0]}" if words else format_suggestion(name, self._tools[False])
-            raise _invalid_params_error(
-                f"unknown tool {quote_value(name)}{hint}; tools/list returns the names"
-            )
-        return tools[name]
 
 
 def _get_params(message: Message) -> Params:

@@ -57,23 +57,21 @@ class ProtectedMcpEndpoint:
                 is_live = True
             if not is_live:
                 raise invalid_key_error("The API key or connection is unknown or was revoked.")
-        except ApiError as error:
-            await self._refuse(scope, send, error)
+        except ApiError as refusal:
+            error = refusal
         except StoreError as failure:
-            outage = self._runner.log_store_failure(failure, RESOURCE_PATH)
-            await self._refuse(scope, send, outage)
+            error = self._runner.log_store_failure(failure, RESOURCE_PATH)
         else:
             scope[KEY_HASH_KEY] = key_hash
             await self._endpoint(scope, receive, send)
-
-    async def _refuse(self, scope: Scope, send: Send, error: ApiError) -> None:
+            return
         keep_error(scope, error)
-        headers, status = [JSON_TYPE], error.status
+        fields, status = [JSON_TYPE], error.status
         if error.code in CREDENTIAL_CODES:
             status = 401
             reason = "" if error.code == "missing_key" else ', error="invalid_token"'
             # Some clients compare the resource of the document to the address they were given.
             slash = "/" if scope["path"].endswith("/") else ""
             challenge = f'Bearer resource_metadata="{self._metadata}{slash}", scope="{SCOPE}"'
-            headers.append((b"www-authenticate", f"{challenge}{reason}".encode()))
-        await respond(scope, send, status, headers, self._runner.format_error(error))
+            fields.append((b"www-authenticate", f"{challenge}{reason}".encode()))
+        await respond(scope, send, status, fields, self._runner.format_error(error))

@@ -132,16 +132,15 @@ def check_modern_request(
             reason = f"params._meta must have {quote_value(key)}"
             raise RpcError(mcp_types.INVALID_PARAMS, f"Invalid params: {reason}.")
     version = meta[mcp_types.PROTOCOL_VERSION_META_KEY]
-    if not _repeats(_get_header(headers, VERSION_HEADER), version):
+    if not _repeats(headers, VERSION_HEADER, version):
         raise _mismatch_error(VERSION_HEADER, "must repeat the protocol version of params._meta")
-    if not _repeats(_get_header(headers, METHOD_HEADER), message.method):
+    if not _repeats(headers, METHOD_HEADER, message.method):
         raise _mismatch_error(METHOD_HEADER, "must repeat the method of the body")
     field = name_fields.get(message.method)
     named = None if field is None else as_mapping(message.params).get(field)
-    if named is not None:
-        repeated = _get_header(headers, NAME_HEADER)
-        if repeated is None or _decode_name(repeated) != named:
-            raise _mismatch_error(NAME_HEADER, f"must repeat params.{field} of the body")
+    repeated = _decode_name(headers[NAME_HEADER]) if NAME_HEADER in headers else None
+    if named is not None and repeated != named:
+        raise _mismatch_error(NAME_HEADER, f"must repeat params.{field} of the body")
     if version != MODERN_VERSION:
         raise RpcError(
             mcp_types.UNSUPPORTED_PROTOCOL_VERSION,
@@ -152,7 +151,7 @@ def check_modern_request(
 
 def _decode_name(value: bytes) -> str | None:
     """Return the text of a header value, which may be encoded; None if its encoding is broken."""
-    text = value.decode("latin-1")
+    text = value.strip(b" \t").decode("latin-1")
     encoded = _ENCODED_VALUE.fullmatch(text)
     if encoded is None:
         return text
@@ -175,15 +174,10 @@ def as_mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _get_header(headers: HeaderMap, name: bytes) -> bytes | None:
-    """Return the value of a header without the whitespace around it, None if it is missing."""
+def _repeats(headers: HeaderMap, name: bytes, expected: object) -> bool:
+    """Return true if there is a header and it equals a value of the body."""
     value = headers.get(name)
-    return None if value is None else value.strip(b" \t")
-
-
-def _repeats(value: bytes | None, expected: object) -> bool:
-    """Return true if there is a value of a header and it equals one of the body."""
-    return value is not None and value.decode("latin-1") == expected
+    return value is not None and value.strip(b" \t").decode("latin-1") == expected
 
 
 def _mismatch_error(name: bytes, reason: str) -> RpcError:

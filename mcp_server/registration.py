@@ -105,8 +105,3 @@ def build_registration_file(base_url: str) -> dict[str, Any]:
             "signals": {"type": "http", "url": base_url + PATHS[0], "headers": headers},
         }
     }
-
-
-def render_claude_code(base_url: str) -> str:
-    """Return the command that registers the server in Claude Code."""
-    return CLIENTS_BY_NAME["claude-code"].render_lines(base_url).rstrip()

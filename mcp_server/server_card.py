@@ -3,6 +3,7 @@
 The format is that of the server card extension of MCP (SEP-2127).
 """
 
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -36,7 +37,10 @@ def build_server_card(base_url: str, operator: Operator) -> dict[str, Any]:
     host = urlsplit(base_url).hostname or ""
     # Names of servers begin with the host in reverse-DNS form. An address has none, and that of
     # IPv6 has characters that names forbid.
-    namespace = "localhost" if _is_address(host) else ".".join(reversed(host.split(".")))
+    namespace = ".".join(reversed(host.split(".")))
+    with suppress(ValueError):
+        ip_address(host)
+        namespace = "localhost"
     legal = f"{base_url}/legal"
     described = {
         "name": operator.name,
@@ -109,11 +113,3 @@ _KEY_HEADER = {
         "api_key": {"description": "The API key", "isRequired": True, "isSecret": True},
     },
 }
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

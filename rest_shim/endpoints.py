@@ -15,8 +15,7 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim import error_catalog as refusals
 from rest_shim.error_catalog import Refusal
 from rest_shim.log import GET_LOG_LEAVES, GET_LOG_PROOF, LOG_PATH
-from schemas.jsonrpc import RpcAnswer, RpcRequest
-from schemas.log import LogLeavesResponse
+from schemas.jsonrpc import RpcAnswer, RpcFailure, RpcRequest
 from schemas.manifest import Auth, Manifest, OpenApiDocument
 from schemas.purchase import (
     AccessRequestBody,
@@ -58,9 +57,9 @@ class SuccessResponse:
 class Endpoint:
     """One operation of the API. Only the first of its paths is documented.
 
-    If `tool` or `reader` is set, it handles the requests; MCP lists only tools. `required` has
-    the arguments that a request must have, with an example. `cache_control` is sent with
-    successful responses.
+    If `tool` is set, it handles the requests; MCP has it too if `is_listed`. `required` has the
+    arguments that a request must have, with an example. `cache_control` is sent with successful
+    responses.
     """
 
     operation_id: str
@@ -73,7 +72,7 @@ class Endpoint:
     method: Literal["GET", "POST"] = "GET"
     auth: Auth = "none"
     tool: AnyTool | None = None
-    reader: AnyTool | None = None
+    is_listed: bool = True
     required: Mapping[str, str] = field(default_factory=dict)
     body: type[BaseModel] | None = None
     cache_control: str | None = None
@@ -83,27 +82,37 @@ class Endpoint:
         """The documented path."""
         return self.paths[0]
 
-    @property
-    def handler(self) -> AnyTool | None:
-        """The tool or reader that handles the requests, if one does."""
-        return self.tool or self.reader
 
+def _build_read(
+    tool: AnyTool, path: str = "", success: SuccessResponse | None = None, **required: str
+) -> Endpoint:
+    """Return the GET endpoint of a tool; its operation id is the tool's name, its path the end.
 
-def _build_read_endpoint(tool: AnyTool) -> Endpoint:
-    """Return the GET endpoint of a tool; its operation id is the tool's name, its path the end."""
+    A tool with another `path` is not listed by MCP.
+    """
     # A tool without arguments cannot get a bad one, since open endpoints ignore unknown names.
-    argument_refusals = (refusals.INVALID_ARGUMENT,) if tool.query.model_fields else ()
-    open_refusals = (*argument_refusals, refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS)
+    open_refusals: tuple[Refusal, ...] = (refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS)
+    if tool.query.model_fields:
+        invalid = Refusal(
+            "InvalidArgument",
+            400,
+            "Invalid, empty or repeated parameter, or unknown ticker. Unknown parameters are "
+            "ignored.",
+            errors=("invalid_parameter", "unknown_ticker"),
+        )
+        open_refusals = (invalid, *open_refusals)
     return Endpoint(
         operation_id=tool.name,
-        paths=(f"/api/v1/{tool.name.removeprefix('signals_get_')}",),
+        paths=(path or f"/api/v1/{tool.name.removeprefix('signals_get_')}",),
         tag="reads" if tool.requires_key else "open",
         summary=tool.title,
         description=tool.description,
-        successes=(SuccessResponse(200, tool.title, tool.result),),
+        successes=(success or SuccessResponse(200, tool.title, tool.result),),
         refusals=refusals.KEYED_REFUSALS if tool.requires_key else open_refusals,
         auth="api_key" if tool.requires_key else "none",
         tool=tool,
+        is_listed=not path,
+        required=required,
         cache_control=CACHE_PRIVATE if tool.requires_key else CACHE_ONE_MINUTE,
     )
 
@@ -182,8 +191,17 @@ CLAIM_KEY = Endpoint(
     successes=(SuccessResponse(200, "The key, or a pending status", ClaimResponse),),
     refusals=(
         refusals.INVALID_BODY,
-        refusals.UNKNOWN_CLAIM_TOKEN,
-        refusals.CLAIM_REDEEMED,
+        Refusal(
+            "UnknownClaimToken",
+            404,
+            "Unknown claim_token, or its checkout was cancelled or has expired.",
+        ),
+        Refusal(
+            "ClaimRedeemed",
+            409,
+            "The claim_token was already redeemed, and the key is not recoverable; or its "
+            "subscription must be paid first.",
+        ),
         refusals.UNAVAILABLE,
         *refusals.OPEN_REFUSALS,
     ),
@@ -226,11 +244,19 @@ CALL_MCP = Endpoint(
         SuccessResponse(202, "A notification or a response was accepted", media_type=None),
     ),
     refusals=(
-        refusals.RPC_VERSION,
-        refusals.RPC_METHOD,
-        refusals.RPC_ACCEPT,
-        refusals.BODY_TOO_LARGE,
-        refusals.RPC_CONTENT_TYPE,
+        Refusal(
+            "UnsupportedVersion",
+            400,
+            "MCP-Protocol-Version is not supported, or a request of revision 2026-07-28 is "
+            "invalid.",
+            body=RpcFailure,
+        ),
+        Refusal(
+            "UnknownMethod", 404, "Revision 2026-07-28 does not have the method.", body=RpcFailure
+        ),
+        Refusal("NotAcceptable", 406, "Accept excludes application/json."),
+        Refusal("BodyTooLarge", 413, "The body exceeds 64 KiB."),
+        Refusal("UnsupportedMediaType", 415, "The Content-Type is not JSON."),
         *refusals.OPEN_REFUSALS,
     ),
     auth="api_key",
@@ -261,45 +287,23 @@ GET_LOG_KEY = Endpoint(
 )
 
 
-def _build_log_read(
-    path: str, reader: AnyTool, success: SuccessResponse, **required: str
-) -> Endpoint:
-    return Endpoint(
-        operation_id=reader.name,
-        paths=(path,),
-        tag="reads",
-        summary=reader.title,
-        description=reader.description,
-        successes=(success,),
-        refusals=refusals.KEYED_REFUSALS,
-        auth="api_key",
-        reader=reader,
-        required=required,
-        cache_control=CACHE_PRIVATE,
-    )
-
-
 # In the order of the manifest and the OpenAPI document: open reads, keyed reads, purchase, MCP.
 ENDPOINTS: tuple[Endpoint, ...] = (
     GET_MANIFEST,
-    *(_build_read_endpoint(tool) for tool in TOOLS if not tool.requires_key),
+    *(_build_read(tool) for tool in TOOLS if not tool.requires_key),
     GET_SAMPLE,
     GET_OPENAPI,
     GET_LEGAL,
     GET_LOG_CHECKPOINT,
     GET_LOG_KEY,
-    *(_build_read_endpoint(tool) for tool in TOOLS if tool.requires_key),
-    _build_log_read(
-        f"{LOG_PATH}/proof",
+    *(_build_read(tool) for tool in TOOLS if tool.requires_key),
+    _build_read(
         GET_LOG_PROOF,
+        f"{LOG_PATH}/proof",
         SuccessResponse(200, "The proof", media_type="text/plain"),
         id="universe.BTC.enzo.1h.1780000000.0",
     ),
-    _build_log_read(
-        f"{LOG_PATH}/leaves",
-        GET_LOG_LEAVES,
-        SuccessResponse(200, GET_LOG_LEAVES.title, LogLeavesResponse),
-    ),
+    _build_read(GET_LOG_LEAVES, f"{LOG_PATH}/leaves"),
     CREATE_CHECKOUT,
     CLAIM_KEY,
     REQUEST_ACCESS,
@@ -307,7 +311,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 # The names under which calls are counted.
-CALL_NAMES = (*(one.handler.name for one in ENDPOINTS if one.handler is not None), DRAW_TOOL)
+CALL_NAMES = (*(one.tool.name for one in ENDPOINTS if one.tool is not None), DRAW_TOOL)
 
 
 def list_endpoints(*, sells_keys: bool) -> tuple[Endpoint, ...]:

@@ -1,4 +1,7 @@
-"""Every error response of the REST routes, as the OpenAPI document and the manifest describe it."""
+"""The error responses of several endpoints, as the OpenAPI document and the manifest describe them.
+
+Those of a single endpoint stand in the table of endpoints.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,7 +9,6 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from schemas.errors import ErrorBody
-from schemas.jsonrpc import RpcFailure
 from schemas.vocabulary import ErrorCode
 
 QUOTA_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
@@ -38,11 +40,7 @@ class ErrorMeaning(NamedTuple):
 # The contract's list of `error` values is closed, so several statuses share invalid_parameter. The
 # pair identifies the cause.
 ERROR_MEANINGS = (
-    ErrorMeaning(
-        400,
-        "invalid_parameter",
-        "An argument, body or header is invalid.",
-    ),
+    ErrorMeaning(400, "invalid_parameter", "An argument, body or header is invalid."),
     ErrorMeaning(400, "unknown_ticker", "A ticker does not exist."),
     ErrorMeaning(400, "unknown_indicator", "An indicator does not exist."),
     ErrorMeaning(401, "missing_key", "The call needs an API key."),
@@ -69,65 +67,16 @@ ERROR_MEANINGS = (
     ),
     ErrorMeaning(431, "invalid_parameter", "A header is too long."),
     ErrorMeaning(500, "unavailable", "Unexpected failure."),
-    ErrorMeaning(
-        503,
-        "unavailable",
-        "Data, store or billing are not available.",
-    ),
+    ErrorMeaning(503, "unavailable", "Data, store or billing are not available."),
 )
 
 
-INVALID_PARAMETER = Refusal(
-    "InvalidParameter",
-    400,
-    "Invalid, unknown, empty or repeated parameter, or unknown ticker or indicator. The message "
-    "names the accepted values.",
-    QUOTA_HEADERS,
-    errors=("invalid_parameter", "unknown_ticker", "unknown_indicator"),
-)
-INVALID_ARGUMENT = Refusal(
-    "InvalidArgument",
-    400,
-    "Invalid, empty or repeated parameter, or unknown ticker. Unknown parameters are ignored.",
-    errors=("invalid_parameter", "unknown_ticker"),
-)
 NO_LIVE_KEY = Refusal(
     "NoLiveKey",
     401,
     "Missing or invalid API key. The message says how to get one.",
     ("WWW-Authenticate",),
     errors=("missing_key", "invalid_key"),
-)
-KEY_REFUSED = Refusal(
-    "KeyRefused",
-    403,
-    "Revoked key; or a key of another billing mode than the server's; or an Origin that is not "
-    "allowed.",
-    QUOTA_HEADERS,
-    errors=("revoked_key", "not_provisioned", "invalid_parameter"),
-)
-QUOTA_REACHED = Refusal(
-    "QuotaReached",
-    429,
-    "Daily quota reached: Retry-After is the number of seconds until 00:00 UTC. Or too many calls "
-    "at the same time, which are not counted: Retry-After is 1.",
-    ("Retry-After", *QUOTA_HEADERS),
-    errors=("rate_limited",),
-)
-READ_UNAVAILABLE = Refusal(
-    "ReadUnavailable",
-    503,
-    "Nothing has been computed yet, or the store is unavailable: a call that cannot be counted is "
-    "refused. The message says when to retry.",
-    ("Retry-After", *QUOTA_HEADERS),
-    errors=("unavailable",),
-)
-READ_FAILED = Refusal(
-    "ReadFailed",
-    500,
-    "Unexpected failure; details are in the operator's log.",
-    ("Retry-After", *QUOTA_HEADERS),
-    errors=("unavailable",),
 )
 UNAVAILABLE = Refusal(
     "Unavailable",
@@ -137,7 +86,6 @@ UNAVAILABLE = Refusal(
     errors=("unavailable",),
 )
 
-BODY_TOO_LARGE = Refusal("BodyTooLarge", 413, "The body exceeds 64 KiB.")
 INVALID_BODY = Refusal("InvalidBody", 400, "Invalid body or field. The message names it.")
 TOO_MANY_ATTEMPTS = Refusal(
     "TooManyAttempts",
@@ -146,54 +94,69 @@ TOO_MANY_ATTEMPTS = Refusal(
     ("Retry-After",),
     errors=("rate_limited",),
 )
-UNKNOWN_CLAIM_TOKEN = Refusal(
-    "UnknownClaimToken",
-    404,
-    "Unknown claim_token, or its checkout was cancelled or has expired.",
-)
-CLAIM_REDEEMED = Refusal(
-    "ClaimRedeemed",
-    409,
-    "The claim_token was already redeemed, and the key is not recoverable; or its subscription "
-    "must be paid first.",
-)
 
-RPC_VERSION = Refusal(
-    "UnsupportedVersion",
-    400,
-    "MCP-Protocol-Version is not supported, or a request of revision 2026-07-28 is invalid.",
-    body=RpcFailure,
+# Middleware and routing can refuse any request, so every endpoint lists these. The 403 of keyed
+# reads is wider, and includes a foreign Origin.
+COMMON_REFUSALS = (
+    Refusal("WrongMethod", 405, "The path does not accept this method.", ("Allow",)),
+    Refusal("TargetTooLong", 414, "The path exceeds 1 KiB, or with its query 8 KiB."),
+    Refusal("ForeignHost", 421, "The Host is not allowed."),
+    Refusal("HeaderTooLong", 431, "A header exceeds 4 KiB, or the head 16 KiB."),
 )
-RPC_METHOD = Refusal(
-    "UnknownMethod", 404, "Revision 2026-07-28 does not have the method.", body=RpcFailure
+OPEN_REFUSALS = (
+    Refusal("ForeignOrigin", 403, "The Origin is not allowed."),
+    *COMMON_REFUSALS,
+    Refusal(
+        "InternalError",
+        500,
+        "Unexpected failure; details are in the operator's log.",
+        ("Retry-After",),
+        errors=("unavailable",),
+    ),
 )
-RPC_ACCEPT = Refusal("NotAcceptable", 406, "Accept excludes application/json.")
-RPC_CONTENT_TYPE = Refusal("UnsupportedMediaType", 415, "The Content-Type is not JSON.")
-
-FOREIGN_ORIGIN = Refusal("ForeignOrigin", 403, "The Origin is not allowed.")
-WRONG_METHOD = Refusal("WrongMethod", 405, "The path does not accept this method.", ("Allow",))
-FOREIGN_HOST = Refusal("ForeignHost", 421, "The Host is not allowed.")
-TARGET_TOO_LONG = Refusal("TargetTooLong", 414, "The path exceeds 1 KiB, or with its query 8 KiB.")
-HEADER_TOO_LONG = Refusal("HeaderTooLong", 431, "A header exceeds 4 KiB, or the head 16 KiB.")
-INTERNAL_ERROR = Refusal(
-    "InternalError",
-    500,
-    "Unexpected failure; details are in the operator's log.",
-    ("Retry-After",),
-    errors=("unavailable",),
-)
-
-# Middleware and routing can refuse any request, so every endpoint lists these. Keyed reads have a
-# wider 403, KEY_REFUSED, which includes a foreign Origin.
-COMMON_REFUSALS = (WRONG_METHOD, TARGET_TOO_LONG, FOREIGN_HOST, HEADER_TOO_LONG)
-OPEN_REFUSALS = (FOREIGN_ORIGIN, *COMMON_REFUSALS, INTERNAL_ERROR)
-KEYED_REFUSALS = (
-    INVALID_PARAMETER,
+KEY_REFUSALS = (
     NO_LIVE_KEY,
-    KEY_REFUSED,
-    QUOTA_REACHED,
-    READ_UNAVAILABLE,
-    READ_FAILED,
+    Refusal(
+        "KeyRefused",
+        403,
+        "Revoked key; or a key of another billing mode than the server's; or an Origin that is not "
+        "allowed.",
+        QUOTA_HEADERS,
+        errors=("revoked_key", "not_provisioned", "invalid_parameter"),
+    ),
+    Refusal(
+        "QuotaReached",
+        429,
+        "Daily quota reached: Retry-After is the number of seconds until 00:00 UTC. Or too many "
+        "calls at the same time, which are not counted: Retry-After is 1.",
+        ("Retry-After", *QUOTA_HEADERS),
+        errors=("rate_limited",),
+    ),
+)
+KEYED_REFUSALS = (
+    Refusal(
+        "InvalidParameter",
+        400,
+        "Invalid, unknown, empty or repeated parameter, or unknown ticker or indicator. The "
+        "message names the accepted values.",
+        QUOTA_HEADERS,
+        errors=("invalid_parameter", "unknown_ticker", "unknown_indicator"),
+    ),
+    *KEY_REFUSALS,
+    Refusal(
+        "ReadUnavailable",
+        503,
+        "Nothing has been computed yet, or the store is unavailable: a call that cannot be "
+        "counted is refused. The message says when to retry.",
+        ("Retry-After", *QUOTA_HEADERS),
+        errors=("unavailable",),
+    ),
+    Refusal(
+        "ReadFailed",
+        500,
+        "Unexpected failure; details are in the operator's log.",
+        ("Retry-After", *QUOTA_HEADERS),
+        errors=("unavailable",),
+    ),
     *COMMON_REFUSALS,
 )
-KEY_REFUSALS = (NO_LIVE_KEY, KEY_REFUSED, QUOTA_REACHED)

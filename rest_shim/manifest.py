@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from access.billing.provider import describe_purchase
 from mcp_server.dispatcher import PROTOCOL_VERSION
-from mcp_server.registration import build_registration_file, render_claude_code
+from mcp_server.registration import CLIENTS_BY_NAME, build_registration_file
 from mcp_server.tools.get_usage import describe_counted_calls
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import (
@@ -148,7 +148,7 @@ def build_manifest(
                 url=base_url + endpoint.path,
                 summary=endpoint.summary,
                 auth=endpoint.auth,
-                tool=endpoint.tool.name if endpoint.tool else None,
+                tool=endpoint.tool.name if endpoint.tool and endpoint.is_listed else None,
             )
             for endpoint in list_endpoints(sells_keys=mode is not None)
         ],
@@ -172,7 +172,7 @@ def build_manifest(
                 )
                 for tool in TOOLS
             ],
-            registration=render_claude_code(base_url),
+            registration=CLIENTS_BY_NAME["claude-code"].render_lines(base_url).rstrip(),
             config=build_registration_file(base_url),
         ),
         how_to_buy=describe_purchase(base_url) if mode else None,

@@ -25,6 +25,7 @@ from access.oauth.parameters import (
 )
 from access.oauth.tokens import TokenIssuer
 from access.throttle import Throttle
+from mcp_server.protected_endpoint import RESOURCE_METADATA_PATH
 from schemas.errors import ApiError
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_ONE_MINUTE, MAX_FORM_BYTES, is_json, read_body
@@ -36,7 +37,6 @@ TOKEN_PATH = "/oauth/token"
 REGISTER_PATH = "/oauth/register"
 REVOKE_PATH = "/oauth/revoke"
 SERVER_METADATA_PATH = "/.well-known/oauth-authorization-server"
-RESOURCE_METADATA_PATH = "/.well-known/oauth-protected-resource"
 MAX_FORM_FIELDS = 30
 FORM = "application/x-www-form-urlencoded"
 # RFC 6749 requires both.
@@ -93,10 +93,34 @@ def build_oauth_routes(endpoints: OAuthEndpoints, runner: ToolRunner) -> list[Ro
     base_url = runner.context.base_url
     # Below a path of its own, the documents of a service are at paths that end with that path.
     base_path = urlsplit(base_url).path
-    server = build_server_metadata(
-        base_url, accepts_documents=endpoints.clients.documents is not None
-    )
-    resource = build_resource_metadata(base_url)
+    # RFC 8414.
+    server: dict[str, object] = {
+        "issuer": base_url,
+        "authorization_endpoint": f"{base_url}{AUTHORIZE_PATH}",
+        "token_endpoint": f"{base_url}{TOKEN_PATH}",
+        "registration_endpoint": f"{base_url}{REGISTER_PATH}",
+        "revocation_endpoint": f"{base_url}{REVOKE_PATH}",
+        "scopes_supported": [SCOPE],
+        "response_types_supported": ["code"],
+        "response_modes_supported": ["query"],
+        "grant_types_supported": ["authorization_code", "refresh_token"],
+        # Without `none`, one large host does not use metadata documents of clients.
+        "token_endpoint_auth_methods_supported": ["none"],
+        "revocation_endpoint_auth_methods_supported": ["none"],
+        "code_challenge_methods_supported": ["S256"],
+        "authorization_response_iss_parameter_supported": True,
+        "client_id_metadata_document_supported": endpoints.clients.documents is not None,
+        "service_documentation": f"{base_url}/api/v1",
+    }
+    # RFC 9728.
+    resource: dict[str, object] = {
+        "resource": f"{base_url}{RESOURCE_PATH}",
+        "authorization_servers": [base_url],
+        "scopes_supported": [SCOPE],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "Signals",
+        "resource_documentation": f"{base_url}/api/v1",
+    }
     documents = {f"{SERVER_METADATA_PATH}{path}": server for path in ("", base_path)}
     for path in ("", RESOURCE_PATH, f"{base_path}{RESOURCE_PATH}"):
         documents[f"{RESOURCE_METADATA_PATH}{path}"] = resource
@@ -115,40 +139,6 @@ def build_oauth_routes(endpoints: OAuthEndpoints, runner: ToolRunner) -> list[Ro
             for path, post in posts.items()
         ),
     ]
-
-
-def build_server_metadata(base_url: str, *, accepts_documents: bool) -> dict[str, object]:
-    """Return the metadata of the authorization server (RFC 8414)."""
-    return {
-        "issuer": base_url,
-        "authorization_endpoint": f"{base_url}{AUTHORIZE_PATH}",
-        "token_endpoint": f"{base_url}{TOKEN_PATH}",
-        "registration_endpoint": f"{base_url}{REGISTER_PATH}",
-        "revocation_endpoint": f"{base_url}{REVOKE_PATH}",
-        "scopes_supported": [SCOPE],
-        "response_types_supported": ["code"],
-        "response_modes_supported": ["query"],
-        "grant_types_supported": ["authorization_code", "refresh_token"],
-        # Without `none`, one large host does not use metadata documents of clients.
-        "token_endpoint_auth_methods_supported": ["none"],
-        "revocation_endpoint_auth_methods_supported": ["none"],
-        "code_challenge_methods_supported": ["S256"],
-        "authorization_response_iss_parameter_supported": True,
-        "client_id_metadata_document_supported": accepts_documents,
-        "service_documentation": f"{base_url}/api/v1",
-    }
-
-
-def build_resource_metadata(base_url: str) -> dict[str, object]:
-    """Return the metadata of the protected resource (RFC 9728)."""
-    return {
-        "resource": f"{base_url}{RESOURCE_PATH}",
-        "authorization_servers": [base_url],
-        "scopes_supported": [SCOPE],
-        "bearer_methods_supported": ["header"],
-        "resource_name": "Signals",
-        "resource_documentation": f"{base_url}/api/v1",
-    }
 
 
 async def _send_document(document: dict[str, object], request: Request) -> Response:

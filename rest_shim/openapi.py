@@ -118,7 +118,25 @@ def build_openapi(
             endpoint.path: {endpoint.method.lower(): build_operation(endpoint, coverage)}
             for endpoint in list_endpoints(sells_keys=sells_keys)
         },
-        "components": build_components(sells_keys=sells_keys),
+        "components": {
+            "schemas": _build_schemas(sells_keys=sells_keys),
+            "responses": {
+                refusal.name: _build_response(refusal, sells_keys=sells_keys)
+                for endpoint in list_endpoints(sells_keys=sells_keys)
+                for refusal in endpoint.refusals
+            },
+            "headers": {
+                name: {
+                    "description": description,
+                    # Without a live key there is no quota snapshot, and no quota header.
+                    "required": name not in QUOTA_HEADERS,
+                    "schema": schema,
+                }
+                for name, (description, schema) in HEADER_DEFINITIONS.items()
+            },
+            "examples": {SAMPLE_NAME: {"value": json.loads(render_sample(SAMPLE_ROWS))}},
+            "securitySchemes": SECURITY_SCHEMES,
+        },
     }
 
 
@@ -155,9 +173,9 @@ def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[Jso
             _build_parameter(name, schema, "header", example)
             for (name, schema), example in zip(MCP_HEADERS.items(), MCP_EXAMPLES, strict=True)
         ]
-    if endpoint.handler is None:
+    if endpoint.tool is None:
         return []
-    arguments: dict[str, JsonObject] = build_input_schema(endpoint.handler.query, coverage)[
+    arguments: dict[str, JsonObject] = build_input_schema(endpoint.tool.query, coverage)[
         "properties"
     ]
     published_at = 0 if coverage is None else coverage.published_at
@@ -263,29 +281,6 @@ SECURITY_SCHEMES = {
 }
 SAMPLE_NAME = "SignalsSample"
 SAMPLE_ROWS = 6
-
-
-def build_components(*, sells_keys: bool) -> JsonObject:
-    """Return every component of the document."""
-    return {
-        "schemas": _build_schemas(sells_keys=sells_keys),
-        "responses": {
-            refusal.name: _build_response(refusal, sells_keys=sells_keys)
-            for endpoint in list_endpoints(sells_keys=sells_keys)
-            for refusal in endpoint.refusals
-        },
-        "headers": {
-            name: {
-                "description": description,
-                # Without a live key there is no quota snapshot, and no quota header.
-                "required": name not in QUOTA_HEADERS,
-                "schema": schema,
-            }
-            for name, (description, schema) in HEADER_DEFINITIONS.items()
-        },
-        "examples": {SAMPLE_NAME: {"value": json.loads(render_sample(SAMPLE_ROWS))}},
-        "securitySchemes": SECURITY_SCHEMES,
-    }
 
 
 def build_ref(kind: str, name: str) -> JsonObject:

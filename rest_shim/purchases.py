@@ -6,9 +6,9 @@ A JSON body is parsed strictly, the handler runs, and its result is sent.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -22,7 +22,6 @@ from schemas.purchase import (
     AccessRequestResponse,
     ActiveClaim,
     Body,
-    CheckoutBody,
     CheckoutResponse,
     ClaimBody,
     PendingClaim,
@@ -54,21 +53,15 @@ MAX_QUOTED_CHARS = 40
 WEBHOOK_PATH = "/webhooks/stripe"
 
 
-class CheckoutHandler(Protocol):
-    """Opens a checkout; with a given claim token, the same one again."""
-
-    def __call__(
-        self, body: CheckoutBody, address: str, claim_token: str | None = None
-    ) -> Awaitable[CheckoutResponse]:
-        """Return the checkout; `address` is the client's."""
-
-
 @dataclass(frozen=True, slots=True)
 class PurchaseHandlers:
-    """The handlers of the purchase routes, and the check of the addresses in their bodies."""
+    """The handlers of the purchase routes, and the check of the addresses in their bodies.
+
+    With a claim token as third argument, `checkout` opens the same one again.
+    """
 
     check_email: EmailCheck
-    checkout: CheckoutHandler
+    checkout: Callable[..., Awaitable[CheckoutResponse]]
     claim: PurchaseHandler[ClaimBody, ActiveClaim | PendingClaim]
     request_access: PurchaseHandler[AccessRequestBody, AccessRequestResponse]
 
@@ -92,7 +85,18 @@ async def handle_purchase(
         raise invalid_parameter_error(error.message) from None
     body = parse_body(content, body_type, check_email)
     address = request.client.host if request.client else "unknown"
-    result = await run_while_connected(request, handler(body, address))
+    # After the body, the next event is that of a disconnect. Clients that leave could else make the
+    # service do more at a time than its bound on connections allows.
+    work = asyncio.ensure_future(handler(body, address))
+    disconnect = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+        result = work.result()
+    finally:
+        work.cancel()
+        disconnect.cancel()
     is_update = isinstance(result, AccessRequestResponse) and result.status == "updated"
     return Response(
         result.model_dump_json(exclude_none=True),
@@ -100,29 +104,6 @@ async def handle_purchase(
         {"Cache-Control": str(endpoint.cache_control)},
         media_type=JSON,
     )
-
-
-async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:
-    """Return the result of `work`; if the client disconnects, cancel it and raise ClientDisconnect.
-
-    Otherwise clients that leave could make the service do more at a time than its bound on
-    connections allows.
-    """
-    work_task = asyncio.ensure_future(work)
-
-    async def wait_for_disconnect() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    disconnect_task = asyncio.create_task(wait_for_disconnect())
-    try:
-        await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
-        if not work_task.done():
-            raise ClientDisconnect
-        return work_task.result()
-    finally:
-        work_task.cancel()
-        disconnect_task.cancel()
 
 
 def parse_body(content: bytes, model: type[BodyT], check_email: EmailCheck) -> BodyT:
@@ -143,7 +124,18 @@ def parse_body(content: bytes, model: type[BodyT], check_email: EmailCheck) -> B
         parsed = model.model_validate(recognized)
     except ValidationError as error:
         bad_names |= {str(one["loc"][0]) for one in error.errors(include_url=False)}
-    problems = list(_list_problems(bad_names, raw, model, check_email))
+    problems, fields = list[Problem](), get_argument_schemas(model)
+    # In the model's order, without quoting likely secrets.
+    for name, schema in fields.items():
+        if name in bad_names:
+            problems.append(Problem(name, f"{name}: {_describe_problem(name, schema, raw)}"))
+        elif schema.get("format") == "email" and name in raw:
+            try:
+                check_email(raw[name])
+            except ValueError as error:
+                problems.append(Problem(name, f"{name}: {str(error).rstrip('.')}"))
+    unknown = [_shorten(name) for name in raw if name not in fields]
+    problems += describe_unknown_names(unknown, fields, "field")
     if parsed is None or problems:
         raise ArgumentError(*problems)
     return parsed
@@ -178,23 +170,6 @@ def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             f"The body has the same field more than once: {names}; send each field once."
         )
     return dict(pairs)
-
-
-def _list_problems(
-    bad_names: set[str], raw: Mapping[str, Any], model: type[BaseModel], check_email: EmailCheck
-) -> Iterator[Problem]:
-    """Yield the problem of each bad field, in the model's order, without quoting likely secrets."""
-    fields = get_argument_schemas(model)
-    for name, schema in fields.items():
-        if name in bad_names:
-            yield Problem(name, f"{name}: {_describe_problem(name, schema, raw)}")
-        elif schema.get("format") == "email" and name in raw:
-            try:
-                check_email(raw[name])
-            except ValueError as error:
-                yield Problem(name, f"{name}: {str(error).rstrip('.')}")
-    unknown = [_shorten(name) for name in raw if name not in fields]
-    yield from describe_unknown_names(unknown, fields, "field")
 
 
 def _describe_problem(name: str, schema: Schema, raw: Mapping[str, Any]) -> str:

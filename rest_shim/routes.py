@@ -95,8 +95,8 @@ def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
         if endpoint is CALL_MCP:
             continue
         responder: ToolRoute | Responder
-        if endpoint.handler is not None:
-            responder = ToolRoute(endpoint, endpoint.handler, runner)
+        if endpoint.tool is not None:
+            responder = ToolRoute(endpoint, endpoint.tool, runner)
         elif endpoint.method == "GET":
             respond = partial(_respond_with_document, endpoint=endpoint, runner=runner)
             responder = guard_route(endpoint.path, runner, respond)
@@ -114,42 +114,36 @@ def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
     return routes
 
 
+# The six documents, each with its present and its previous text; it keeps their ETag and gzip form.
+_to_body = lru_cache(maxsize=12)(lambda text: ResponseBody(text.encode()))
+
+
 async def _respond_with_document(
     request: Request, endpoint: Endpoint, runner: ToolRunner
 ) -> Response:
-    body = _to_body(await _render_document(endpoint, runner))
-    status, headers, content = negotiate_response(body, endpoint, read_headers(request.scope))
-    header_texts = {name.decode(): value.decode() for name, value in headers}
-    return Response(content, status, header_texts)
-
-
-# The six documents, each with its present and its previous text.
-@lru_cache(maxsize=12)
-def _to_body(text: str) -> ResponseBody:
-    """Return a document as bytes, cached by text to keep its ETag and gzip form."""
-    return ResponseBody(text.encode())
-
-
-async def _render_document(endpoint: Endpoint, runner: ToolRunner) -> str:
     context = runner.context
     feed_log, operator = context.snapshots.store.feed_log, context.operator
     if endpoint is GET_LOG_CHECKPOINT:
-        return (await load_signed_note(feed_log))[1]
-    if endpoint is GET_LOG_KEY:
-        return await load_log_key(feed_log)
-    if endpoint is GET_SAMPLE:
-        return render_sample()
-    if endpoint is GET_LEGAL:
-        return render_legal(operator)
-    coverage = await context.snapshots.coverage()
-    if endpoint is GET_MANIFEST:
-        return render_manifest(
+        text = (await load_signed_note(feed_log))[1]
+    elif endpoint is GET_LOG_KEY:
+        text = await load_log_key(feed_log)
+    elif endpoint is GET_SAMPLE:
+        text = render_sample()
+    elif endpoint is GET_LEGAL:
+        text = render_legal(operator)
+    elif endpoint is GET_MANIFEST:
+        coverage = await context.snapshots.coverage()
+        text = render_manifest(
             context.base_url, coverage, context.mode, context.daily_limit, operator
         )
-    assert endpoint is GET_OPENAPI
-    return render_openapi(
-        context.base_url, coverage, sells_keys=context.sells_keys, operator=operator
-    )
+    else:
+        assert endpoint is GET_OPENAPI
+        coverage, sells_keys = await context.snapshots.coverage(), context.sells_keys
+        text = render_openapi(context.base_url, coverage, sells_keys=sells_keys, operator=operator)
+    body, request_headers = _to_body(text), read_headers(request.scope)
+    status, headers, content = negotiate_response(body, endpoint, request_headers)
+    header_texts = {name.decode(): value.decode() for name, value in headers}
+    return Response(content, status, header_texts)
 
 
 # Returns the page of an error, None for a client that gets the error body.

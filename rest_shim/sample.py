@@ -49,7 +49,14 @@ class SampleStore(MarketStore):
             self.rows[name] = parts[f"rows.{name}"]
         self.names = FeedNames(dict(enumerate(tickers)), dict.fromkeys(range(len(tickers)), 0), {})
         self.ledger_reads = cast(Any, self)
-        self._blocks = {ticker: _read_blocks(ticker, parts) for ticker in tickers}
+        self._blocks: dict[str, dict[Timeframe, BarBlock]] = {
+            ticker: {
+                timeframe: BarBlock(ticker, timeframe, table[0].astype(np.int64), table[1:].T)
+                for timeframe in TIMEFRAMES
+                for table in [parts[f"{ticker}.{timeframe}"]]
+            }
+            for ticker in tickers
+        }
         assert coverage.recorded_until is not None
         self.stored = StoredSnapshot(
             coverage=coverage,
@@ -115,14 +122,6 @@ class SampleStore(MarketStore):
             for tickers in closed_at.values()
             for ticker in tickers
         }
-
-
-def _read_blocks(ticker: str, parts: Mapping[str, Any]) -> dict[Timeframe, BarBlock]:
-    blocks = {}
-    for timeframe in TIMEFRAMES:
-        table = parts[f"{ticker}.{timeframe}"]
-        blocks[timeframe] = BarBlock(ticker, timeframe, table[0].astype(np.int64), table[1:].T)
-    return blocks
 
 
 @cache

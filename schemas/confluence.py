@@ -4,7 +4,6 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import AsOf, ClassFilter, Query
-from schemas.reading_changes import Detail, LastBar, ReadingChange
 from schemas.result import (
     Count,
     Freshness,
@@ -16,6 +15,7 @@ from schemas.result import (
     is_none,
     is_usual,
 )
+from schemas.state import Detail, LastBar, ReadingChange
 from schemas.vocabulary import AssetClass, Instant, Reading, Side, StoredKey, Timeframe
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict
 
@@ -103,7 +104,7 @@ class Coverage(_Frozen):
             if asset.asset_class != "crypto" and asset.listing and ":" in asset.listing
         }
 
-    @property
+    @cached_property
     def delays(self) -> tuple[int, ...]:
         """The distinct delays (seconds) of the covered assets' bars, sorted."""
         return tuple(sorted({asset.delay_s for asset in self.tracked if asset.timeframes}))

@@ -1,12 +1,38 @@
 """Query and result of signals_get_state: current readings, or those of a past time."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.query import AsOf, ClassFilter, Query, TickerList
-from schemas.reading_changes import Detail, LastBar, ReadingChange
 from schemas.result import Count, Freshness, LegacyKeys, Lines, Result, View, is_none, is_usual
 from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, StoredKey, Timeframe
+
+Detail = Annotated[
+    Literal["readings", "changes"],
+    Field(
+        description="changes adds when each reading began, the price then and the move since. "
+        "Default readings."
+    ),
+]
+
+
+class ReadingChange(Result):
+    """The stored change that set a reading."""
+
+    since: Instant = Field(description="When the reading was published.")
+    price: float = Field(description="The asset's price then, as in the feed.")
+    change_percent: float | None = Field(
+        description="Change of the last close since, in percent; null if hidden."
+    )
+
+
+class LastBar(Result):
+    """The newest bar; its close is null if the operator hides prices."""
+
+    closed_at: Instant
+    close: float | None
 
 
 class StateQuery(Query):

@@ -4,9 +4,6 @@ import re
 from collections.abc import Mapping
 from datetime import date
 from functools import lru_cache
-from typing import TypeVar
-
-from pydantic import BaseModel
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import DAY_MS, HOUR_MS, AssetClass, IndicatorId, fold_name, format_instant
@@ -29,11 +26,8 @@ SEPARATORS = re.compile("[,;]")
 # A time before now.
 RELATIVE_PATTERN = re.compile(r"([0-9]{1,4})([hdw])")
 UNITS_MS = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
-QueryT = TypeVar("QueryT", bound=BaseModel)
 
 EPOCH_DAY = date(1970, 1, 1)
-# The days of the feed, and some more.
-MAX_CACHED_DAYS = 512
 MAX_CACHED_INSTANTS = 1024
 # More lenient than created_at: a date alone, no zone, a space for T, no seconds, a decimal comma,
 # +0200. datetime's own parser is not used, because it also accepts week dates.
@@ -83,12 +77,11 @@ def find_assets(
             )
         )
     by_ticker = {ticker.upper(): asset for ticker, asset in assets.items()}
-    hints = AssetHints(_list_tracked(assets), asset_class)
+    tracked = [asset for asset in assets.values() if asset.removed_on is None]
+    hints = AssetHints(tracked, asset_class)
 
     def find(item: str) -> CoveredAsset | None:
-        asset = by_ticker.get(item.upper())
-        named = None if asset is not None else hints.find_named(item)
-        return asset if named is None else assets[named.ticker]
+        return by_ticker.get(item.upper()) or hints.find_named(item)
 
     found: dict[str, CoveredAsset] = {}
     unknown: list[str] = []
@@ -104,15 +97,13 @@ def find_assets(
             else:
                 found[asset.ticker] = asset
     if unknown:
-        problem = _unknown_tickers_problem(list(dict.fromkeys(unknown)), assets, asset_class)
-        raise ArgumentError(problem)
+        raise ArgumentError(
+            _unknown_tickers_problem(list(dict.fromkeys(unknown)), len(assets), hints)
+        )
     return found
 
 
-def _unknown_tickers_problem(
-    tickers: list[str], assets: Mapping[str, CoveredAsset], asset_class: AssetClass | None
-) -> Problem:
-    hints = AssetHints(_list_tracked(assets), asset_class)
+def _unknown_tickers_problem(tickers: list[str], known_count: int, hints: AssetHints) -> Problem:
     explanations = {text: hints.explain(text) for text in tickers[:MAX_LISTED_ITEMS]}
     similar = {
         text: hints.find_similar(text)
@@ -127,15 +118,11 @@ def _unknown_tickers_problem(
     is_every_one_clear = all(explanations.get(text) or similar.get(text) for text in tickers)
     catalog = "" if is_every_one_clear else ", as the catalog lists them"
     problem = (
-        f"ticker: unknown {list_names(tickers, suggest)}; accepted: one of the {len(assets)} known "
+        f"ticker: unknown {list_names(tickers, suggest)}; accepted: one of the {known_count} known "
         f"tickers in any case{catalog}"
     )
     sentences = dict.fromkeys(filter(None, explanations.values()))
     return Problem("ticker", ". ".join([problem, *sentences]), "unknown_ticker")
-
-
-def _list_tracked(assets: Mapping[str, CoveredAsset]) -> list[CoveredAsset]:
-    return [asset for asset in assets.values() if asset.removed_on is None]
 
 
 def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
@@ -143,26 +130,16 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
 
     ArgumentError `unknown_indicator` if there is none.
     """
-    if text in (ids := [indicator.id for indicator in coverage.indicators]):
-        return ids[ids.index(text)]
+    ids = [indicator.id for indicator in coverage.indicators]
+    if text in ids:
+        return text
     by_name = {fold_name(indicator.id): indicator.id for indicator in coverage.indicators}
     by_name |= {fold_name(indicator.name): indicator.id for indicator in coverage.indicators}
     # Cut before folding: no name is that long, and folding a huge argument would cost time.
     found = by_name.get(fold_name(text[: MAX_QUOTED_CHARS + 1]))
     if found is None:
-        ids = [indicator.id for indicator in coverage.indicators]
         raise ArgumentError(unknown_indicator_problem(text, ids))
     return found
-
-
-def resolve_relative_times(query: QueryT, now: int) -> QueryT:
-    """Return a query in which times such as `7d` and `yesterday` are instants."""
-    found, values = {}, vars(query)
-    for name in ("since", "until", "as_of"):
-        text = values.get(name)
-        if text is not None and "-" not in text:
-            found[name] = resolve_relative_time(text, now)
-    return query.model_copy(update=found) if found else query
 
 
 def resolve_relative_time(text: str, now: int) -> str:
@@ -189,7 +166,7 @@ def parse_instant_ms(argument: str, text: str) -> int:
         raise _invalid_instant_error(argument, text)
     day, hour, minute, second, fraction, sign, zone_hour, zone_minute = match.groups()
     try:
-        midnight_ms = _find_midnight_ms(day)
+        midnight_ms = (date.fromisoformat(day) - EPOCH_DAY).days * DAY_MS
     except ValueError:
         raise _invalid_instant_error(argument, text) from None
     seconds = 3600 * int(hour or 0) + 60 * int(minute or 0) + int(second or 0)
@@ -198,12 +175,6 @@ def parse_instant_ms(argument: str, text: str) -> int:
         # Any sign but `-` is east.
         seconds += east if sign == "-" else -east
     return midnight_ms + 1000 * seconds + int((fraction or "").ljust(3, "0")[:3])
-
-
-@lru_cache(MAX_CACHED_DAYS)
-def _find_midnight_ms(day: str) -> int:
-    """Return the epoch ms of a day's 00:00 in UTC; ValueError if there is no such day."""
-    return (date.fromisoformat(day) - EPOCH_DAY).days * DAY_MS
 
 
 def _invalid_instant_error(argument: str, text: str) -> ArgumentError:

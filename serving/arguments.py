@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import cache
 from heapq import nlargest
 from itertools import takewhile
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -108,12 +107,7 @@ class ProblemCollector:
             self._problems += error.problems
             return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, at: object) -> None:
         if error is None and self._problems:
             raise ArgumentError(*self._problems)
 
@@ -168,15 +162,17 @@ def find_most_similar(target: str, names: Iterable[str], min_ratio: float) -> li
     ]
     # Each comparison takes quadratic time, so fewer are made of a longer text.
     compared = [name for _, name in nlargest(MAX_COMPARED_CHARS // max(size, 1), near)]
-    matches = difflib.get_close_matches(target, compared, 5, min_ratio)
-
     # Of equally similar names, the one with the longer common prefix wins.
-    def measure_similarity(name: str) -> tuple[float, int]:
-        ratio = difflib.SequenceMatcher(None, name, target).ratio()
-        common_prefix = takewhile(lambda pair: pair[0] == pair[1], zip(name, target, strict=False))
-        return ratio, len(list(common_prefix))
-
-    scores = {name: measure_similarity(name) for name in matches}
+    scores = {
+        name: (
+            difflib.SequenceMatcher(None, name, target).ratio(),
+            sum(
+                1
+                for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, target, strict=False))
+            ),
+        )
+        for name in difflib.get_close_matches(target, compared, 5, min_ratio)
+    }
     return [name for name, score in scores.items() if score == max(scores.values())]
 
 
@@ -351,14 +347,9 @@ def parse_query_string(
     for part in query_string.split(b"&"):
         name, _, value = part.partition(b"=")
         if part and not (ignore_unknown and name.decode("latin-1") not in schemas):
-            key = _decode(name) or name.decode("utf-8", "replace")
-            raw[key] = REPEATED if key in raw else _parse_value(value)
+            key, text = _decode(name) or name.decode("utf-8", "replace"), _decode(value)
+            raw[key] = REPEATED if key in raw else BADLY_ESCAPED if text is None else text
     return raw
-
-
-def _parse_value(value: bytes) -> str | Rejected:
-    text = _decode(value)
-    return BADLY_ESCAPED if text is None else text
 
 
 def _decode(part: bytes) -> str | None:

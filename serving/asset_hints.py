@@ -5,8 +5,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
+from schemas.coverage import CoveredAsset
 from schemas.vocabulary import AssetClass
 from serving.arguments import MAX_QUOTED_CHARS, find_most_similar
 
@@ -74,23 +75,7 @@ MARKET_PATTERN = re.compile(
 VERBS = {"renamed": "was renamed", "merged": "was merged into"}
 
 
-class NamedAsset(Protocol):
-    """An asset as the coverage has it, or the sample of the pages."""
-
-    @property
-    def ticker(self) -> str:
-        """The unique ticker."""
-
-    @property
-    def name(self) -> str:
-        """The name that people use."""
-
-    @property
-    def asset_class(self) -> AssetClass:
-        """The class."""
-
-
-def format_asset(asset: NamedAsset) -> str:
+def format_asset(asset: CoveredAsset) -> str:
     """Return the ticker with the name, such as `BTC (Bitcoin)`."""
     return f"{asset.ticker} ({asset.name})"
 
@@ -98,7 +83,9 @@ def format_asset(asset: NamedAsset) -> str:
 class AssetHints:
     """Explains unknown tickers by the assets that callers can request."""
 
-    def __init__(self, assets: Iterable[NamedAsset], asset_class: AssetClass | None = None) -> None:
+    def __init__(
+        self, assets: Iterable[CoveredAsset], asset_class: AssetClass | None = None
+    ) -> None:
         """With `asset_class`, assets of other classes are not suggested."""
         self._assets = {asset.ticker: asset for asset in assets}
         self._asset_class = asset_class
@@ -122,11 +109,11 @@ class AssetHints:
             return f"{name.text} is not covered. {named} follows the same index. Use {asset.ticker}"
         return f"{name.text} {verb} {named}. Use {asset.ticker}"
 
-    def find_named(self, text: str) -> NamedAsset | None:
+    def find_named(self, text: str) -> CoveredAsset | None:
         """Return the asset whose name or ticker a text is, whatever its case and punctuation."""
         return self._covered_by_name.get(fold_asset_name(text[:MAX_QUOTED_CHARS]))
 
-    def find_similar(self, text: str) -> NamedAsset | None:
+    def find_similar(self, text: str) -> CoveredAsset | None:
         """Return the asset whose ticker or name is most similar to an unknown name, if any is.
 
         None if the most similar name is that of an asset which is not covered, or if assets of
@@ -147,13 +134,13 @@ class AssetHints:
         classes = {None if asset is None else asset.asset_class for asset in similar}
         return similar[0] if len(classes) == 1 else None
 
-    def _find_covered(self, name: KnownName) -> NamedAsset | None:
+    def _find_covered(self, name: KnownName) -> CoveredAsset | None:
         # Another universe may have an asset of another class under the same ticker.
         asset = self._assets.get(name.ticker)
         return asset if asset is not None and asset.asset_class == name.asset_class else None
 
     @cached_property
-    def _assets_by_name(self) -> dict[str, NamedAsset | None]:
+    def _assets_by_name(self) -> dict[str, CoveredAsset | None]:
         """Assets by every folded name, None for names of which no asset may be suggested."""
         # Those names stay, so that no asset is suggested whose name is only the second nearest.
         known = {
@@ -167,12 +154,12 @@ class AssetHints:
         }
 
     @cached_property
-    def _covered_by_name(self) -> dict[str, NamedAsset]:
+    def _covered_by_name(self) -> dict[str, CoveredAsset]:
         """Assets by their own folded names and tickers."""
         names = {fold_asset_name(asset.name): asset for asset in self._assets.values()}
         return names | {fold_asset_name(ticker): each for ticker, each in self._assets.items()}
 
-    def _is_allowed(self, asset: NamedAsset) -> bool:
+    def _is_allowed(self, asset: CoveredAsset) -> bool:
         return self._asset_class in (None, asset.asset_class)
 
 

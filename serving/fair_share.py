@@ -85,10 +85,6 @@ class Turns:
         self._working: set[CallerId] = set()
         self._lines: OrderedDict[CallerId, deque[asyncio.Future[None]]] = OrderedDict()
 
-    def __len__(self) -> int:
-        """Return the number of callers that have a slot or wait for one."""
-        return len(self._working | self._lines.keys())
-
     async def begin(self, caller: CallerId) -> None:
         """Wait for a slot, which `end` must free."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

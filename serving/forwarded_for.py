@@ -47,7 +47,24 @@ log = structlog.get_logger("rest")
 
 def parse_proxies(texts: Iterable[str]) -> tuple[IpNetwork, ...]:
     """Parse addresses and networks; ValueError quotes the first invalid one."""
-    return tuple(_parse_network(text) for text in texts)
+    networks = []
+    for text in texts:
+        try:
+            network = ip_network(text)
+            mapped = getattr(network.network_address, "ipv4_mapped", None)
+            if mapped is not None and network.prefixlen >= 96:
+                network = ip_network((mapped, network.prefixlen - 96))
+            ends = (network[0], network[-1])
+            is_private = any(ends[0] in each and ends[1] in each for each in PRIVATE_NETWORKS)
+            if network.num_addresses > 1 and not is_private:
+                raise ValueError("it has public addresses; name each proxy by its own address")
+        except ValueError as error:
+            raise ValueError(
+                f"{text!r} is not a valid proxy ({error}); give addresses such as 10.0.0.1 or "
+                "networks such as 10.0.0.0/8"
+            ) from None
+        networks.append(network)
+    return tuple(networks)
 
 
 class ForwardedForMiddleware:
@@ -110,24 +127,6 @@ class ForwardedForMiddleware:
 
     def _is_trusted(self, address: IpAddress | None) -> bool:
         return address is not None and any(address in network for network in self._trusted)
-
-
-def _parse_network(text: str) -> IpNetwork:
-    try:
-        network = ip_network(text)
-        mapped = getattr(network.network_address, "ipv4_mapped", None)
-        if mapped is not None and network.prefixlen >= 96:
-            network = ip_network((mapped, network.prefixlen - 96))
-        ends = (network[0], network[-1])
-        is_private = any(ends[0] in each and ends[1] in each for each in PRIVATE_NETWORKS)
-        if network.num_addresses > 1 and not is_private:
-            raise ValueError("it has public addresses; name each proxy by its own address")
-        return network
-    except ValueError as error:
-        raise ValueError(
-            f"{text!r} is not a valid proxy ({error}); give addresses such as 10.0.0.1 or networks "
-            "such as 10.0.0.0/8"
-        ) from None
 
 
 def _parse_hop(text: str) -> IpAddress | None:

@@ -113,7 +113,7 @@ def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) 
 
 def _list_late_windows(snapshot: Snapshot, *, has_late: bool) -> list[tuple[int, int]]:
     """Return the (begin, end) times in epoch ms at which late or delayed bars may arrive."""
-    delays = [0] * has_late + [delay_s for delay_s in snapshot.delays if delay_s]
+    delays = [0] * has_late + [delay_s for delay_s in snapshot.coverage.delays if delay_s]
     begins = [snapshot.market_time + 1000 * delay_s for delay_s in delays]
     return [(at, at + LATE_BATCHES_MS) for at in begins]
 

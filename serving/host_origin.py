@@ -1,5 +1,8 @@
 """Refuses foreign hosts and origins, long heads and ambiguous framing; allows CORS to the others.
 
+CORS lets pages of other origins call the API and read its responses, always without credentials,
+so no such page reads what a visitor's cookies give access to.
+
 The host check defends against DNS rebinding, the framing check against request smuggling: a proxy
 in front of the service might read such a request as two.
 """
@@ -7,24 +10,15 @@ in front of the service might read such a request as two.
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schemas.errors import ApiError
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from serving.arguments import quote_value
-from serving.cors import (
-    ANY_ORIGIN_HEADERS,
-    EXPOSE_HEADER,
-    PREFLIGHT_HEADERS,
-    VARY_ORIGIN,
-    add_headers,
-    parse_allowed_origins,
-    parse_origin,
-)
 from serving.http import (
     CLOSE_CONNECTION,
     HEALTH_PATHS,
@@ -41,6 +35,41 @@ from serving.http import (
     respond,
 )
 from serving.tool_runner import format_error_body
+from store.addresses import is_loopback
+
+# Browsers call an API only with the headers listed here, and show a page only the response headers
+# that EXPOSED_HEADERS lists.
+REQUEST_HEADERS = (
+    "Authorization, X-Api-Key, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    "Mcp-Session-Id, Last-Event-ID, If-None-Match, X-Request-Id"
+)
+EXPOSED_HEADERS = (
+    "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After, ETag, "
+    "WWW-Authenticate, Allow, MCP-Protocol-Version, Mcp-Session-Id, X-Request-Id"
+)
+# DELETE, because MCP clients end a session with it. They can only handle the 405 if the browser
+# lets them send the request.
+METHODS = "GET, HEAD, POST, DELETE"
+# Two hours, the longest time that Chromium remembers a preflight.
+MAX_AGE_S = 7200
+VARY_ORIGIN = (b"vary", b"Origin")
+EXPOSE_HEADER = (b"access-control-expose-headers", EXPOSED_HEADERS.encode())
+# The same for every request, also without an Origin, so a cache can serve it to any page.
+ANY_ORIGIN_HEADERS: HeaderList = [(b"access-control-allow-origin", b"*"), EXPOSE_HEADER]
+PREFLIGHT_HEADERS: HeaderList = [
+    (b"access-control-allow-methods", METHODS.encode()),
+    (b"access-control-allow-headers", REQUEST_HEADERS.encode()),
+    (b"access-control-max-age", b"%d" % MAX_AGE_S),
+]
+
+# Pages of files, sandboxed frames and `data:` URLs have the origin `null`, so `file` names none.
+ORIGIN_PATTERN = re.compile(
+    r"(?!file:)(?P<scheme>[a-z][a-z0-9+.-]*)://"
+    r"(?P<host>\[(?P<v6>[0-9a-f:.]+)\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::(?P<port>[0-9]{1,5}))?",
+    re.ASCII,
+)
+DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_PORT = 65535
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # This machine, as containers on it name it; no public name server has these names.
@@ -55,6 +84,67 @@ def parse_host(authority: str) -> str | None:
     # `example.org.` is the absolute form of the same name.
     match = AUTHORITY_PATTERN.fullmatch(authority.lower())
     return match.group(1).removesuffix(".") if match else None
+
+
+def parse_origin(text: str) -> str | None:
+    """Return an origin as browsers send it, or None if malformed.
+
+    That is lower case, without the default port of its scheme.
+    """
+    match = ORIGIN_PATTERN.fullmatch(text.lower())
+    if match is None:
+        return None
+    scheme, host, port = match["scheme"], match["host"], int(match["port"] or 0)
+    if match["v6"] is not None:
+        try:
+            host = f"[{IPv6Address(match['v6'])}]"
+        except ValueError:
+            return None
+    if port > MAX_PORT or (match["port"] is not None and port == 0):
+        return None
+    is_default = port in (0, DEFAULT_PORTS.get(scheme))
+    return f"{scheme}://{host}" if is_default else f"{scheme}://{host}:{port}"
+
+
+def parse_allowed_origins(texts: Iterable[str]) -> frozenset[str]:
+    """Parse the origins of a setting; ValueError quotes the first invalid one."""
+    origins = set[str]()
+    for text in texts:
+        # People copy an origin with a slash from the address bar.
+        origin = parse_origin(text.removesuffix("/"))
+        if origin is None:
+            # What precedes an @ may be a password.
+            raise ValueError(
+                f"{text.rpartition('@')[2]!r} is not an origin; expected scheme and host, such as "
+                "https://app.example.com, with the port if it is not the scheme's default, such as "
+                "http://localhost:5173, and without path and wildcards; null cannot be allowed"
+                f"{_suggest_origin(text)}"
+            )
+        origins.add(origin)
+    return frozenset(origins)
+
+
+def _suggest_origin(text: str) -> str:
+    """Return the hint that names the origin within an address or host name, empty if none."""
+    scheme, separator, rest = text.rpartition("://")
+    host_port = re.split("[/?#]", rest)[0].rpartition("@")[2]
+    is_local = is_loopback(host_port.partition(":")[0])
+    # A single word, such as null, names no host.
+    if not separator and not is_local and "." not in host_port:
+        return ""
+    origin = parse_origin(f"{scheme or ('http' if is_local else 'https')}://{host_port}")
+    return "" if origin is None else f"; did you mean {origin}?"
+
+
+def add_headers(send: Send, headers: HeaderList) -> Send:
+    """Return a `send` that adds headers to the response."""
+
+    async def send_with_headers(event: Message) -> None:
+        if event["type"] == "http.response.start":
+            event["headers"] = [*event.get("headers", ()), *headers]
+        await send(event)
+
+    return send_with_headers
 
 
 class HostOriginMiddleware:
@@ -105,7 +195,9 @@ class HostOriginMiddleware:
         names = {parse_host(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
         self._allowed_hosts = LOCAL_HOSTS | CONTAINER_HOSTS | {host for host in names if host}
         # Nearly all requests send the same Host, so its check is cached.
-        self._is_allowed_host = lru_cache(MAX_CACHED_VALUES)(self._check_host)
+        self._is_allowed_host = lru_cache(MAX_CACHED_VALUES)(
+            lambda host: parse_host(host.decode("latin-1")) in self._allowed_hosts
+        )
         self._allowed_origins = parse_allowed_origins(allowed_origins)
         self._cors_paths = api_paths + token_paths
         # A token protects its paths from foreign pages on the internet. On this machine or in a
@@ -120,14 +212,32 @@ class HostOriginMiddleware:
         if (too_long := find_size_error(scope, headers)) is not None:
             # Nothing has read the origin yet, and the refusal is about no resource.
             return self._refuse(scope, receive, add_headers(send, ANY_ORIGIN_HEADERS), too_long)
-        foreign_origin = self._find_foreign_origin(scope, headers) if b"origin" in headers else None
-        cors = self._build_cors_headers(scope, headers) if foreign_origin is None else []
+        method, path = scope["method"], scope["path"]
+        # Whether any origin may read the response.
+        is_open = path.startswith(self._any_origin_paths) or (
+            path in self._open_reads and method in ("GET", "HEAD", "OPTIONS")
+        )
+        cors: HeaderList = ANY_ORIGIN_HEADERS if is_open else []
+        origin = headers.get(b"origin")
+        foreign_origin: bytes | None = None
+        if origin is not None and not is_open:
+            host, origins = headers.get(b"host", b""), list_header_values(scope, b"origin")
+            foreign = (one for one in origins if not self._is_allowed_origin(one, host))
+            # The first one that may not call this path.
+            foreign_origin = next(foreign, None)
+        if not is_open and foreign_origin is None and path.startswith(self._cors_paths):
+            if origin is not None and self._is_listed_origin(origin):
+                cors = [(b"access-control-allow-origin", origin), EXPOSE_HEADER, VARY_ORIGIN]
+            # A cache must not give a page of a listed origin the response to another request. It
+            # never stores a POST.
+            elif self._allowed_origins and method in ("GET", "HEAD"):
+                cors = [VARY_ORIGIN]
         if cors:
             send = add_headers(send, cors)
-        is_preflight = scope["method"] == "OPTIONS" and b"origin" in headers
+        is_preflight = method == "OPTIONS" and origin is not None
         if is_preflight and not cors:
             # No route answers it: the browser would show the page an error that names no cause.
-            foreign_origin = headers[b"origin"]
+            foreign_origin = origin
         error = self._find_error(scope, headers, foreign_origin)
         if error is not None:
             return self._refuse(scope, receive, send, error)
@@ -195,38 +305,6 @@ class HostOriginMiddleware:
                 names_operator=True,
             )
         return None
-
-    def _find_foreign_origin(self, scope: Scope, headers: HeaderMap) -> bytes | None:
-        """Return the first origin that may not call this path, None if there is none."""
-        if self._is_open(scope):
-            return None
-        for origin in list_header_values(scope, b"origin"):
-            if not self._is_allowed_origin(origin, headers.get(b"host", b"")):
-                return origin
-        return None
-
-    def _is_open(self, scope: Scope) -> bool:
-        """Return whether any origin may read the response."""
-        is_read = scope["method"] in ("GET", "HEAD", "OPTIONS")
-        is_open_read = is_read and scope["path"] in self._open_reads
-        return is_open_read or scope["path"].startswith(self._any_origin_paths)
-
-    def _build_cors_headers(self, scope: Scope, headers: HeaderMap) -> HeaderList:
-        """Return the headers with which the origin of a request may read its response."""
-        if self._is_open(scope):
-            return ANY_ORIGIN_HEADERS
-        if not scope["path"].startswith(self._cors_paths):
-            return []
-        origin = headers.get(b"origin")
-        if origin is not None and self._is_listed_origin(origin):
-            return [(b"access-control-allow-origin", origin), EXPOSE_HEADER, VARY_ORIGIN]
-        # A cache must not give a page of a listed origin the response to another request. It never
-        # stores a POST.
-        is_cacheable = self._allowed_origins and scope["method"] in ("GET", "HEAD")
-        return [VARY_ORIGIN] if is_cacheable else []
-
-    def _check_host(self, host: bytes) -> bool:
-        return parse_host(host.decode("latin-1")) in self._allowed_hosts
 
     def _is_own_address(self, scope: Scope, host: bytes) -> bool:
         # A page of another site reaches this port under a name, never under its bare address.

@@ -183,17 +183,10 @@ def check_media_types(content_type: bytes, accept: bytes, coding: bytes) -> None
     if not is_json(content_type):
         quoted = quote_value(content_type.decode("latin-1"))
         raise http_error(415, f"Content-Type {quoted} is not accepted; send application/json.")
-    if not accepts_json(accept):
+    # An empty header allows everything.
+    if accept.strip() and not _find_json_quality(parse_qualities(accept)) > 0:
         quoted = quote_value(accept.decode("latin-1"))
         raise http_error(406, f"Accept {quoted} excludes JSON; add application/json.")
-
-
-def accepts_json(accept: bytes) -> bool:
-    """Return true if an Accept header allows JSON, by its most specific matching range.
-
-    An empty header allows everything.
-    """
-    return not accept.strip() or _find_json_quality(parse_qualities(accept)) > 0
 
 
 @lru_cache(MAX_CACHED_VALUES)
@@ -223,10 +216,13 @@ def parse_qualities(header: bytes) -> dict[str, float]:
     """
     quality_by_name: dict[str, float] = {}
     for part in header.decode("latin-1").lower().split(","):
-        name, _, parameters = part.partition(";")
-        quality_by_name[name.strip()] = max(
-            quality_by_name.get(name.strip(), 0.0), _parse_quality(parameters)
-        )
+        name, *parameters = map(str.strip, part.split(";"))
+        sent = [one.partition("=")[2] for one in parameters if one.partition("=")[0].strip() == "q"]
+        try:
+            quality = float(sent[0]) if sent else 1.0
+        except ValueError:
+            quality = 1.0
+        quality_by_name[name] = max(quality_by_name.get(name, 0.0), quality)
     return quality_by_name
 
 
@@ -259,17 +255,6 @@ def is_json(content_type: bytes) -> bool:
     media = content_type.partition(b";")[0].strip().lower()
     is_application = media.startswith(b"application/")
     return is_application and media.endswith((b"/json", b"+json"))
-
-
-def _parse_quality(parameters: str) -> float:
-    for parameter in parameters.split(";"):
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 1.0
-    return 1.0
 
 
 def _too_large_error(max_bytes: int) -> ApiError:

@@ -131,36 +131,31 @@ def _summarize_all(
     tails: Mapping[str, _Tail], blocks: Iterable[BarBlock]
 ) -> tuple[dict[str, _Tail], dict[str, PriceSummary]]:
     """Return the new tails and summaries of the assets that have new bars."""
-    extended = {block.ticker: _extend(tails.get(block.ticker), block) for block in blocks}
-    return extended, {ticker: _summarize(tail) for ticker, tail in extended.items()}
-
-
-def _extend(tail: _Tail | None, block: BarBlock) -> _Tail:
-    """Return the last closes of an asset after new bars; a new revision replaces older bars."""
-    close_time = compute_close_time(block.open_time, TIMEFRAME_DURATIONS_S[block.timeframe])
-    close = block.values[:, 3]
-    if tail is not None and tail.revision == block.revision:
-        close_time = np.concatenate([tail.close_time, close_time])
-        close = np.concatenate([tail.close, close])
-    # A copy, so that the other columns of the block are not kept.
-    kept = close_time > close_time[-1] - TAIL_S
-    return _Tail(block.revision, close_time[kept], close[kept])
-
-
-def _summarize(tail: _Tail) -> PriceSummary:
-    close_time, close = tail.close_time, tail.close
-    last, closed_at = float(close[-1]), int(close_time[-1])
-    before = int(np.searchsorted(close_time, closed_at - DAY_S, side="right")) - 1
-    first = int(np.searchsorted(close_time, closed_at - SPARKLINE_S, side="right"))
-    step = find_longer_close(close_time[first:], SPARKLINE_STEP_S)
-    # The last close of each step: the one after it begins another step.
-    is_last = np.append(mark_changes(step)[1:], True)
-    return PriceSummary(
-        last_close=last,
-        closed_at=1000 * closed_at,
-        day_change=last / float(close[before]) - 1.0 if before >= 0 else None,
-        closes=close[first:][is_last][-MAX_POINTS:].tolist(),
-    )
+    extended, summaries = dict[str, _Tail](), dict[str, PriceSummary]()
+    for block in blocks:
+        close_time = compute_close_time(block.open_time, TIMEFRAME_DURATIONS_S[block.timeframe])
+        close, tail = block.values[:, 3], tails.get(block.ticker)
+        # A new revision replaces older bars.
+        if tail is not None and tail.revision == block.revision:
+            close_time = np.concatenate([tail.close_time, close_time])
+            close = np.concatenate([tail.close, close])
+        # A copy, so that the other columns of the block are not kept.
+        kept = close_time > close_time[-1] - TAIL_S
+        close_time, close = close_time[kept], close[kept]
+        extended[block.ticker] = _Tail(block.revision, close_time, close)
+        last, closed_at = float(close[-1]), int(close_time[-1])
+        before = int(np.searchsorted(close_time, closed_at - DAY_S, side="right")) - 1
+        first = int(np.searchsorted(close_time, closed_at - SPARKLINE_S, side="right"))
+        step = find_longer_close(close_time[first:], SPARKLINE_STEP_S)
+        # The last close of each step: the one after it begins another step.
+        is_last = np.append(mark_changes(step)[1:], True)
+        summaries[block.ticker] = PriceSummary(
+            last_close=last,
+            closed_at=1000 * closed_at,
+            day_change=last / float(close[before]) - 1.0 if before >= 0 else None,
+            closes=close[first:][is_last][-MAX_POINTS:].tolist(),
+        )
+    return extended, summaries
 
 
 def _build_columns(

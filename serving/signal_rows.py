@@ -1,7 +1,6 @@
 """What a page of the feed is made of: its query, and stored rows as rows of the feed."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from schemas.signals import Signal, Transition
 from schemas.vocabulary import (
@@ -19,8 +18,7 @@ from serving.snapshot import Snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 
 
-@dataclass(frozen=True, slots=True)
-class FeedQuery:
+class FeedQuery(NamedTuple):
     """A page of published rows; None stands for any value.
 
     Changes have a `created_at` in (`after`, `until`], alerts in (`alerts_after`, `until`], in epoch

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.vocabulary import AssetClass, compute_midnight_s
+from schemas.vocabulary import compute_midnight_s
 from serving.response_cache import ResponseCache
 from store.market_rows import StoredSnapshot
 
@@ -50,11 +50,6 @@ class Snapshot:
         return max(self.newest_at, now if until is None else min(now, until))
 
     @cached_property
-    def delays(self) -> tuple[int, ...]:
-        """The distinct delays (seconds) of the covered assets' bars, sorted."""
-        return self.coverage.delays
-
-    @cached_property
     def removed_tickers(self) -> list[str]:
         """The tickers that have readings but were removed by the market time, sorted."""
         return sorted(
@@ -90,10 +85,6 @@ class Snapshot:
         delayed = [asset.ticker for asset in self.coverage.tracked if asset.delay_s]
         lists = self.building_tickers, self.ended_tickers, self.removed_tickers, delayed
         return frozenset(chain(stored.late, stored.missing_bars, self.coverage.stand_ins, *lists))
-
-    def list_tickers(self, asset_class: AssetClass) -> tuple[str, ...]:
-        """Return the covered tickers of a class."""
-        return tuple(a.ticker for a in self.assets.values() if a.asset_class == asset_class)
 
     def is_removed(self, asset: CoveredAsset) -> bool:
         """Return true if an asset was removed by the market time."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not impo
 
 log = structlog.get_logger("feed")
 
+FIRST_COMPUTE_RETRY_S = 900
+# A simulated market is built in seconds, and so is the first asset of live markets.
+BUILDING_RETRY_S, LIVE_RETRY_S = 5, 60
+
 _LatestRead = tuple[StoredSnapshot, Snapshot | None]
 
 
@@ -48,11 +52,39 @@ class SnapshotCache:
         return None if coverage is None else coverage.source
 
     async def explain_missing(self) -> NotBuiltError:
-        """Return the error of calls that need a snapshot while there is none."""
+        """Return the error of calls that need a snapshot while there is none.
+
+        It says how much of the history is built, and why no more of it.
+        """
         stored = (self._get_if_current() or await self._read_latest())[0]
-        progress = await self.store.progress()
-        first, last = progress.first_market_time, stored.market_time
-        return build_not_built_error(stored.coverage, first, last, progress.outage)
+        progress, coverage, last = await self.store.progress(), stored.coverage, stored.market_time
+        needed_until = None if coverage is None else coverage.served_from
+        percent = 0
+        if needed_until is not None:
+            percent = calculate_percent(progress.first_market_time, last, needed_until)
+        if progress.outage is not None:
+            reason = f"Nothing can be computed at the moment: {progress.outage}."
+            return NotBuiltError(reason, LIVE_RETRY_S, percent)
+        if coverage is None or needed_until is None:
+            return NotBuiltError(
+                "Nothing has been computed yet: the compute job has not finished its first run.",
+                FIRST_COMPUTE_RETRY_S,
+                percent,
+            )
+        if coverage.source == "live":
+            return NotBuiltError(
+                "No asset has its history yet. Each is served as soon as it is complete, coins "
+                "first.",
+                BUILDING_RETRY_S,
+                percent,
+            )
+        built = "nothing yet" if last is None else f"up to {format_instant(last)}"
+        return NotBuiltError(
+            "The history is still being built, and nothing is served until it is complete: "
+            f"{percent} % done, built {built}, needed up to {format_instant(needed_until)}.",
+            BUILDING_RETRY_S,
+            percent,
+        )
 
     async def snapshot(self) -> Snapshot | None:
         """Return the latest snapshot, or None if nothing has been computed yet."""
@@ -122,21 +154,17 @@ class SnapshotCache:
     async def _read_latest(self) -> _LatestRead:
         """Return a state at least as new as this call; concurrent callers share one read."""
         for _ in range(2):
-            if self._reading is None:
+            if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
-                self._reading.add_done_callback(self._on_read)
+                # Retrieve its error: if all callers were cancelled, asyncio would log it as never
+                # retrieved.
+                self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
             # No caller can cancel the read for the others.
             read = await asyncio.shield(self._reading)
             # The first one may have begun before a commit that the caller knows of.
             if self._get_if_current() is not None:
                 break
         return read
-
-    def _on_read(self, task: "asyncio.Task[_LatestRead]") -> None:
-        self._reading = None
-        if not task.cancelled():
-            # Retrieve it: if all callers were cancelled, asyncio would log it as never retrieved.
-            task.exception()
 
     async def _read(self) -> _LatestRead:
         # The version is read first. If a commit lands before the rows are read, the next check
@@ -156,45 +184,6 @@ class SnapshotCache:
             self._first_load = asyncio.create_task(self._load_first(snapshot))
         self._last_read, self._version = (stored, snapshot), version
         return self._last_read
-
-
-FIRST_COMPUTE_RETRY_S = 900
-# A simulated market is built in seconds, and so is the first asset of live markets.
-BUILDING_RETRY_S, LIVE_RETRY_S = 5, 60
-
-
-def build_not_built_error(
-    coverage: Coverage | None, first: int | None, last: int | None, outage: str | None
-) -> NotBuiltError:
-    """Return the error that says how much of the history is built, and why no more of it.
-
-    `first` and `last` are the market times (epoch ms) of the first and the last commit, `outage`
-    says why the source cannot be read.
-    """
-    needed_until = None if coverage is None else coverage.served_from
-    percent = 0 if needed_until is None else calculate_percent(first, last, needed_until)
-    if outage is not None:
-        reason = f"Nothing can be computed at the moment: {outage}."
-        return NotBuiltError(reason, LIVE_RETRY_S, percent)
-    if coverage is None or needed_until is None:
-        return NotBuiltError(
-            "Nothing has been computed yet: the compute job has not finished its first run.",
-            FIRST_COMPUTE_RETRY_S,
-            percent,
-        )
-    if coverage.source == "live":
-        return NotBuiltError(
-            "No asset has its history yet. Each is served as soon as it is complete, coins first.",
-            BUILDING_RETRY_S,
-            percent,
-        )
-    built = "nothing yet" if last is None else f"up to {format_instant(last)}"
-    return NotBuiltError(
-        "The history is still being built, and nothing is served until it is complete: "
-        f"{percent} % done, built {built}, needed up to {format_instant(needed_until)}.",
-        BUILDING_RETRY_S,
-        percent,
-    )
 
 
 def calculate_percent(first: int | None, last: int | None, needed_until: int) -> int:

@@ -21,16 +21,13 @@ READ_ONLY = mcp_types.ToolAnnotations(
 )
 
 
-async def accept_any(query: BaseModel, context: Context) -> None:
-    """Accept arguments that need no data to be checked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
     """A read-only tool. Its handler returns a result, or a response that it rendered itself.
 
     `check` raises the ArgumentError that the handler would raise for these arguments, without the
-    work of the handler. The runner calls it for the rest of a query that has bad arguments.
+    work of the handler. The runner calls it for the rest of a query that has bad arguments. None:
+    no data are needed to check them.
     `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
     `render_at_once` returns the response, cached by itself, if that takes a fraction of a
@@ -43,7 +40,7 @@ class Tool(Generic[QueryT, ResultT]):
     query: type[QueryT]
     result: type[ResultT]
     handler: Callable[[QueryT, Context], Awaitable[ResultT | ResponseBody]]
-    check: Callable[[QueryT, Context], Awaitable[object]] = accept_any
+    check: Callable[[QueryT, Context], Awaitable[object]] | None = None
     render_at_once: Callable[[QueryT, Context, Snapshot], ResponseBody | None] | None = None
     requires_key: bool = True
     allow_over_quota: bool = False

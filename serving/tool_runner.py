@@ -24,7 +24,7 @@ from schemas.errors import (
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.result import Freshness
 from schemas.usage import QuotaUsage
-from serving.argument_values import resolve_relative_times
+from serving.argument_values import resolve_relative_time
 from serving.arguments import ArgumentError, parse_arguments
 from serving.context import Context
 from serving.fair_share import CallerId, FairShare
@@ -102,7 +102,14 @@ class ToolRunner:
         caller_id: CallerId = ""
         try:
             # A call gets its place before it is counted, so a call without one costs nothing.
-            caller_id = _identify_caller(tool, headers, scope)
+            if tool.requires_key:
+                caller_id = scope.get(KEY_HASH_KEY) or scope.get(SENT_KEY_HASH) or ""
+                if not caller_id:
+                    sent = [headers.get(name) for name in (b"authorization", b"x-api-key")]
+                    texts = [None if one is None else one.decode("latin-1") for one in sent]
+                    caller_id = scope[SENT_KEY_HASH] = identify_key(*texts)
+            else:
+                caller_id = find_client((scope.get("client") or ("unknown", 0))[0])
             places = await self._fair_share.take_place(caller_id, scope)
             # First, because a caller without a live key may cost nothing more.
             if isinstance(caller_id, bytes):
@@ -140,11 +147,19 @@ class ToolRunner:
             # If the check fails otherwise, problems that only the tool can find are not known now.
             with suppress(Exception):
                 try:
-                    await tool.check(error.rest, self.context)
+                    if tool.check is not None:
+                        await tool.check(error.rest, self.context)
                 except ArgumentError as others:
                     problems += others.problems
             raise ArgumentError(*problems) from None
-        return resolve_relative_times(query, self.context.clock())
+        now, values = self.context.clock(), vars(query)
+        times = {
+            name: resolve_relative_time(text, now)
+            for name in ("since", "until", "as_of")
+            # Only an instant has a hyphen.
+            if (text := values.get(name)) is not None and "-" not in text
+        }
+        return query.model_copy(update=times) if times else query
 
     async def fetch(self, tool: AnyTool, query: BaseModel, caller_id: CallerId) -> ResponseBody:
         """Return a tool's response for a page of a signed-in viewer; it counts for no key.
@@ -246,21 +261,6 @@ def _is_past(query: BaseModel) -> bool:
 def _build_key(tool: AnyTool, query: BaseModel) -> Hashable:
     """Return the key of a response, which depends on the tool and all arguments."""
     return tool.name, *vars(query).values()
-
-
-def _identify_caller(tool: AnyTool, headers: HeaderMap, scope: Scope) -> CallerId:
-    """Return the hash of the caller's key, or its network if the tool needs no key.
-
-    Raise ApiError 401 if a key is needed and missing or malformed.
-    """
-    if not tool.requires_key:
-        return find_client((scope.get("client") or ("unknown", 0))[0])
-    key_hash: bytes | None = scope.get(KEY_HASH_KEY) or scope.get(SENT_KEY_HASH)
-    if key_hash is None:
-        names = b"authorization", b"x-api-key"
-        sent = [headers[name].decode("latin-1") if name in headers else None for name in names]
-        key_hash = scope[SENT_KEY_HASH] = identify_key(*sent)
-    return key_hash
 
 
 async def _render_response(tool: AnyTool, query: BaseModel, context: Context) -> ResponseBody:

@@ -44,7 +44,13 @@ def explain_coverage(
 
     `named` describes the assets, as the object of "no data for".
     """
-    covered = merge_timeframes(_list_timeframes(snapshot, asset) for asset in assets)
+    # An asset that another universe file dropped is no longer covered, but keeps its readings.
+    readings = snapshot.stored.readings
+    covered = merge_timeframes(
+        timeframes
+        for asset in assets
+        for timeframes in (asset.timeframes, *map(list, readings.get(asset.ticker, {}).values()))
+    )
     if not covered:
         return f"This deployment has no data for {named}. {NO_CALL} {CATALOG_HINT}"
     if timeframe is None or timeframe in covered:
@@ -74,10 +80,3 @@ def explain_next_call(snapshot: Snapshot) -> str:
     if until is not None and is_recording_over(snapshot):
         return f"The recording ended at {format_instant(until)}. {NO_CALL}"
     return NEXT_CALL
-
-
-def _list_timeframes(snapshot: Snapshot, asset: CoveredAsset) -> list[Timeframe]:
-    """Return the timeframes on which an asset is covered or has stored readings."""
-    # An asset that another universe file dropped is no longer covered, but keeps its readings.
-    stored = snapshot.stored.readings.get(asset.ticker, {}).values()
-    return merge_timeframes([asset.timeframes, *(list(cells) for cells in stored)])

@@ -212,23 +212,18 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
         *[f"With alerts: {', '.join(followed)}."] * bool(followed),
         *ticker_notes,
     ]
-    return _keep_tickers(whole, " ".join(notes))
-
-
-def _keep_tickers(whole: CatalogResponse, note: str) -> CatalogResponse:
-    """Return a catalog with its assets as text, and without all else but the counts."""
     entries: dict[AssetClass, list[str]] = {}
-    for asset in whole.assets.list:
+    for asset in tracked:
         entries.setdefault(asset.asset_class, []).append(f"{asset.ticker} {asset.name}")
-    meta = CatalogMeta(source=whole.meta.source, simulated=whole.meta.simulated)
+    # The assets as text, and of all else only the counts.
     return CatalogResponse(
         generated_at=whole.generated_at,
-        note=note,
+        note=" ".join(notes),
         assets=whole.assets.model_copy(update={"list": []}),
         tickers={name: ";".join(own) for name, own in entries.items()},
         timeframes=whole.timeframes,
         indicators=[],
-        meta=meta,
+        meta=CatalogMeta(source=whole.meta.source, simulated=whole.meta.simulated),
     )
 
 

@@ -16,16 +16,7 @@ from schemas.confluence import (
     ConfluenceResponse,
     ConfluenceResult,
 )
-from schemas.coverage import CoveredAsset
-from schemas.vocabulary import (
-    LEGACY_KEYS,
-    READING_NAMES,
-    STORED_KEYS,
-    Reading,
-    Side,
-    StoredKey,
-    format_instant,
-)
+from schemas.vocabulary import LEGACY_KEYS, READING_NAMES, STORED_KEYS, format_instant
 from serving.arguments import ProblemCollector
 from serving.context import Context
 from serving.freshness import build_freshness, find_legacy_keys
@@ -38,7 +29,6 @@ DESCRIPTION = (
     "broadest agreement, flips for what just turned, and limit for the top few. The result has "
     "10,000 to 74,000 characters, with view=lines 1,000 to 4,000."
 )
-Votes = dict[StoredKey, Reading]
 
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
@@ -130,26 +120,21 @@ def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[Conflue
             for key in STORED_KEYS
             if query.timeframe in stored.get(key, ())
         }
-        if votes and query.asset_class in (None, asset.asset_class):
-            yield _build_result(asset, votes, query.direction)
-
-
-def _build_result(asset: CoveredAsset, votes: Votes, direction: Side) -> ConfluenceResult:
-    """Return the votes of an asset, of which there is at least one, as a result."""
-    agreeing = [key for key, reading in votes.items() if reading == direction]
-    current = [key for key in agreeing if key not in LEGACY_KEYS]
-    agree = len(agreeing)
-    # model_construct() skips validation: all values are from the store's own vocabularies.
-    return ConfluenceResult.model_construct(
-        ticker=asset.ticker,
-        name=asset.name,
-        asset_class=asset.asset_class,
-        agree=agree,
-        current_agree=len(current) if len(current) < agree else None,
-        total_reporting=len(votes),
-        score=agree / len(votes),
-        votes=votes,
-    )
+        if not votes or query.asset_class not in (None, asset.asset_class):
+            continue
+        agreeing = [key for key, reading in votes.items() if reading == query.direction]
+        agree, current = len(agreeing), len(set(agreeing) - LEGACY_KEYS.keys())
+        # model_construct() skips validation: all values are from the store's own vocabularies.
+        yield ConfluenceResult.model_construct(
+            ticker=ticker,
+            name=asset.name,
+            asset_class=asset.asset_class,
+            agree=agree,
+            current_agree=current if current < agree else None,
+            total_reporting=len(votes),
+            score=agree / len(votes),
+            votes=votes,
+        )
 
 
 def _explain_empty(

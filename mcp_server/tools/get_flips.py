@@ -76,9 +76,26 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     """Return the groups of a window that ends at the current market time, best first."""
     hours = await _check_query(query, context)
     snapshot, now = await context.snapshot(), context.clock()
-    assets = _select_assets(query, snapshot)
+    requested = snapshot.assets
+    if query.ticker is not None:
+        requested = find_assets(query.ticker, snapshot.assets, query.asset_class)
+    assets = [a for a in requested.values() if query.asset_class in (None, a.asset_class)]
     end = snapshot.to_market_time(now)
-    rows = await _find_rows(query, end - hours * HOUR_MS, assets, snapshot, context)
+    after = end - hours * HOUR_MS
+    # `until` is the snapshot's newest row, which is never after the window's end. No window is
+    # longer than the retention, so retention needs no filter here.
+    wanted = FeedQuery(
+        "universe",
+        after,
+        after,
+        snapshot.stored.last_created_at,
+        limit=ROW_LIMIT + 1,
+        timeframe=query.timeframe,
+        tickers=tuple(asset.ticker for asset in assets),
+    )
+    ledger = await context.snapshots.ledger(snapshot)
+    places, _ = ledger.find_page(wanted)
+    rows = [row for row in ledger.build_rows(places) if isinstance(row, ChangeRow)]
     capped = len(rows) > ROW_LIMIT
     newest = select_newest_changes(rows[:ROW_LIMIT])
     groups = group_flips(newest, query.direction, snapshot)
@@ -128,39 +145,6 @@ def _build_lines(groups: Sequence[FlipGroup]) -> str:
     )
 
 
-def _select_assets(query: FlipsQuery, snapshot: Snapshot) -> list[CoveredAsset]:
-    """Return the assets of the requested tickers and class."""
-    requested = snapshot.assets
-    if query.ticker is not None:
-        requested = find_assets(query.ticker, snapshot.assets, query.asset_class)
-    return [a for a in requested.values() if query.asset_class in (None, a.asset_class)]
-
-
-async def _find_rows(
-    query: FlipsQuery,
-    after: int,
-    assets: Sequence[CoveredAsset],
-    snapshot: Snapshot,
-    context: Context,
-) -> list[ChangeRow]:
-    """Return the newest rows of a window, and one more than the limit if there are more."""
-    ledger = await context.snapshots.ledger(snapshot)
-    # `until` is the snapshot's newest row, which is never after the window's end. No window is
-    # longer than the retention, so retention needs no filter here.
-    places, _ = ledger.find_page(
-        FeedQuery(
-            "universe",
-            after,
-            after,
-            snapshot.stored.last_created_at,
-            limit=ROW_LIMIT + 1,
-            timeframe=query.timeframe,
-            tickers=tuple(asset.ticker for asset in assets),
-        )
-    )
-    return [row for row in ledger.build_rows(places) if isinstance(row, ChangeRow)]
-
-
 def select_newest_changes(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
     """Return the newest change of each ticker and indicator; `rows` must be newest first.
 
@@ -184,39 +168,39 @@ def group_flips(
     for row in newest:
         if direction in ("all", READING_NAMES[row.after]):
             by_ticker.setdefault(row.ticker, []).append(row)
-    groups = [_build_group(rows, snapshot) for rows in by_ticker.values()]
+    groups = []
+    for rows in by_ticker.values():
+        asset = snapshot.assets[rows[0].ticker]
+        bullish = sum(row.after == 1 for row in rows)
+        bearish = sum(row.after == -1 for row in rows)
+        lead = "bullish" if bullish > bearish else "bearish"
+        group = FlipGroup.model_construct(
+            ticker=asset.ticker,
+            name=asset.name,
+            asset_class=asset.asset_class,
+            dominant="mixed" if bullish == bearish else lead,
+            bullish=bullish,
+            bearish=bearish,
+            score=max(bullish, bearish),
+            latest_at=format_instant(rows[0].created_at),
+            flips=[
+                Flip.model_construct(
+                    indicator=row.indicator,
+                    indicator_name=snapshot.get_indicator_name(row.indicator),
+                    from_=READING_NAMES[row.before],
+                    to=READING_NAMES[row.after],
+                    change_type=classify_change(row.before, row.after),
+                    price=row.price,
+                    created_at=format_instant(row.created_at),
+                )
+                for row in rows
+                if row.before is not None
+            ],
+        )
+        groups.append(group)
     # Two stable sorts: tickers ascend, while score and time descend. Instants compare as text.
     groups.sort(key=lambda group: group.ticker)
     return sorted(groups, key=lambda group: (group.score, group.latest_at), reverse=True)
-
-
-def _build_group(rows: list[ChangeRow], snapshot: Snapshot) -> FlipGroup:
-    asset = snapshot.assets[rows[0].ticker]
-    bullish = sum(row.after == 1 for row in rows)
-    bearish = sum(row.after == -1 for row in rows)
-    return FlipGroup.model_construct(
-        ticker=asset.ticker,
-        name=asset.name,
-        asset_class=asset.asset_class,
-        dominant="mixed" if bullish == bearish else "bullish" if bullish > bearish else "bearish",
-        bullish=bullish,
-        bearish=bearish,
-        score=max(bullish, bearish),
-        latest_at=format_instant(rows[0].created_at),
-        flips=[
-            Flip.model_construct(
-                indicator=row.indicator,
-                indicator_name=snapshot.get_indicator_name(row.indicator),
-                from_=READING_NAMES[row.before],
-                to=READING_NAMES[row.after],
-                change_type=classify_change(row.before, row.after),
-                price=row.price,
-                created_at=format_instant(row.created_at),
-            )
-            for row in rows
-            if row.before is not None
-        ],
-    )
 
 
 def _resolve_hours(query: FlipsQuery) -> int:

@@ -2,8 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from mcp_server.tools.empty_results import (
     MAX_NAMED_TICKERS,
@@ -16,16 +15,13 @@ from mcp_server.tools.empty_results import (
 )
 from mcp_server.tools.lines import build_lines
 from schemas.coverage import CoveredAsset, merge_timeframes
-from schemas.result import View
 from schemas.signals import Pagination, SignalsMeta, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     READING_NAMES,
     RETENTION_MS,
     UNIVERSE_RETENTION_MS,
-    AssetClass,
     IndicatorId,
-    Timeframe,
     format_instant,
 )
 from serving.argument_values import find_assets, find_indicator, parse_instant_ms
@@ -50,8 +46,6 @@ from store.market_rows import AlertRow, FeedRow
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from serving.ledger import Ledger
 
-# Only changes can be neutral, and only alerts can be exit.
-TIERS_BY_DIRECTION = {"neutral": "universe", "exit": "alerts"}
 MAX_FEEDS = 256
 PAGE_TEMPLATE = b'{"signals":[%b],%b"pagination":%b,"meta":%b}'
 TIMING_NOTE = "created_at is when a row was written, 3 to 5 minutes after its candle closed."
@@ -62,33 +56,6 @@ DESCRIPTION = (
     "for new alerts and trend changes: poll with since = next_cursor. 200 rows have 69,000 "
     "characters, with view=lines 14,000."
 )
-
-
-class _MetaKind(NamedTuple):
-    """What `meta` of a page depends on, except the snapshot and the time."""
-
-    note: str
-    timeframe: Timeframe | None
-    has_rows: bool
-    tickers: frozenset[str] | None
-    view: View
-
-
-class _FeedFilter(NamedTuple):
-    """A query resolved against a snapshot; times are epoch ms.
-
-    Changes are read after `after` and alerts after `alerts_after`: each tier has its own retention.
-    Rows are read up to `until`. `tickers` are those of the requested class, None if the query names
-    none.
-    """
-
-    since: int | None
-    after: int
-    alerts_after: int
-    until: int
-    tickers: tuple[str, ...] | None
-    asset_class: AssetClass | None
-    indicator: IndicatorId | None
 
 
 async def render_signals(query: SignalsQuery, context: Context) -> ResponseBody:
@@ -126,35 +93,34 @@ def render_page(
         query.until,
         query.view,
     )
-    feed: tuple[_FeedFilter, list[int]] | None = snapshot.feeds.get(arguments)
+    feed: tuple[FeedQuery, list[int]] | None = snapshot.feeds.get(arguments)
     if feed is None:
         feed = _find_feed(query, ledger, snapshot)
         if len(snapshot.feeds) >= MAX_FEEDS:
             del snapshot.feeds[next(iter(snapshot.feeds))]
         snapshot.feeds[arguments] = feed
-    feed_filter, newest = feed
-    if query.since is not None:
-        since = parse_instant_ms("since", query.since)
-        feed_filter = feed_filter._replace(
-            since=since,
-            after=max(since, feed_filter.after),
-            alerts_after=max(since, feed_filter.alerts_after),
+    wanted, newest = feed
+    since = 0 if query.since is None else parse_instant_ms("since", query.since)
+    if since:
+        wanted = wanted._replace(
+            after=max(since, wanted.after), alerts_after=max(since, wanted.alerts_after)
         )
     # How many rows follow `since` determines the page, unless it begins before the newest ones.
-    following = len(newest) - bisect_right(newest, feed_filter.since or 0)
+    following = len(newest) - bisect_right(newest, since)
     page: tuple[list[int], bool] | None = None
     rows_key: tuple[int, ...] = (following,)
     if query.offset or (query.order == "oldest" and following > query.limit):
-        page = ledger.find_page(_build_query(query, feed_filter, snapshot))
+        page = ledger.find_page(wanted)
         # Times are unique, so with equal arguments no other rows can be between these.
         rows_key = (*ledger.get_times([page[0][0], page[0][-1]]), page[1]) if page[0] else (0,)
     begin = _find_beginning(query, snapshot)
-    is_early = feed_filter.since is not None and feed_filter.since < begin
-    reason = any(rows_key) or _classify_since(query, feed_filter, snapshot)
+    is_early = query.since is not None and since < begin
+    # The reason of an empty page depends on these.
+    reason = any(rows_key) or (since > snapshot.newest_at, since > begin)
     key = arguments, rows_key, reason, is_early
     response = snapshot.responses.get(key, now)
     if response is None:
-        places, has_more = page or ledger.find_page(_build_query(query, feed_filter, snapshot))
+        places, has_more = page or ledger.find_page(wanted)
         times, notes = ledger.get_times(places), []
         pagination = Pagination(
             limit=query.limit,
@@ -172,15 +138,17 @@ def render_page(
                 notes.append(format_size_note(len(rows)))
         if is_early:
             notes.append(f"since is too early: rows are kept from {format_instant(begin)}.")
-        named = ledger.list_tickers(places) if places else feed_filter.tickers
+        named = ledger.list_tickers(places) if places else wanted.tickers
+        has_named = bool(places) or query.ticker is not None
         meta = _find_meta(
             query,
-            feed_filter,
+            wanted,
+            since,
             snapshot,
             now,
             notes,
             has_rows=bool(places),
-            tickers=None if named is None else snapshot.exceptional_tickers.intersection(named),
+            tickers=snapshot.exceptional_tickers.intersection(named or ()) if has_named else None,
         )
         page_text = pagination.model_dump_json().encode()
         response = ResponseBody(PAGE_TEMPLATE % (rows, lines, page_text, meta.text))
@@ -208,15 +176,15 @@ def _build_lines(rows: Iterable[FeedRow]) -> str:
 
 def _find_feed(
     query: SignalsQuery, ledger: "Ledger", snapshot: Snapshot
-) -> tuple[_FeedFilter, list[int]]:
-    """Return the filter of a query without `since`, and the times of the newest rows, oldest first.
+) -> tuple[FeedQuery, list[int]]:
+    """Return a query without `since`, resolved, and the times of the newest rows, oldest first.
 
     They are one more than the rows of a page. ArgumentError names every argument that has no valid
     value.
     """
     tickers, indicator = _resolve(query, snapshot)
-    feed_filter = _FeedFilter(
-        since=None,
+    wanted = FeedQuery(
+        query.tier,
         after=snapshot.market_time - UNIVERSE_RETENTION_MS,
         alerts_after=snapshot.market_time - ALERTS_RETENTION_MS,
         # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
@@ -224,42 +192,23 @@ def _find_feed(
             snapshot.stored.last_created_at,
             snapshot.newest_at if query.until is None else parse_instant_ms("until", query.until),
         ),
+        limit=query.limit,
+        offset=query.offset,
+        oldest_first=query.order == "oldest",
         tickers=tickers,
-        asset_class=query.asset_class,
         indicator=indicator,
+        timeframe=query.timeframe,
+        direction=query.direction,
     )
-    newest = replace(
-        _build_query(query, feed_filter, snapshot),
-        limit=query.limit + 1,
-        offset=0,
-        oldest_first=False,
-    )
+    newest = wanted._replace(limit=query.limit + 1, offset=0, oldest_first=False)
     places, _ = ledger.find_page(newest)
-    return feed_filter, ledger.get_times(places[::-1])
-
-
-def _build_query(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> FeedQuery:
-    tickers = feed_filter.tickers
-    if tickers is None and feed_filter.asset_class is not None:
-        tickers = snapshot.list_tickers(feed_filter.asset_class)
-    return FeedQuery(
-        query.tier,
-        feed_filter.after,
-        feed_filter.alerts_after,
-        feed_filter.until,
-        query.limit,
-        query.offset,
-        query.order == "oldest",
-        tickers,
-        feed_filter.indicator,
-        query.timeframe,
-        query.direction,
-    )
+    return wanted, ledger.get_times(places[::-1])
 
 
 def _find_meta(
     query: SignalsQuery,
-    feed_filter: _FeedFilter,
+    wanted: FeedQuery,
+    since: int,
     snapshot: Snapshot,
     now: int,
     notes: list[str],
@@ -268,13 +217,14 @@ def _find_meta(
     tickers: frozenset[str] | None,
 ) -> ResponseBody:
     """Return `meta` as JSON, which many pages of a snapshot share."""
-    end = _explain_end(query, feed_filter, snapshot)
-    note = end if has_rows else _explain_empty(query, feed_filter, snapshot, end)
+    end = _explain_end(query, wanted, snapshot)
+    note = end if has_rows else _explain_empty(query, wanted, since, snapshot, end)
     # A held alert is published when its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
     text = " ".join([*notes, *[note] * bool(note)])
-    kind = _MetaKind(text, timeframe, has_rows, tickers, query.view)
-    meta = snapshot.responses.get(kind, now)
+    # What it depends on, except the snapshot and the time.
+    key = "meta", text, timeframe, has_rows, tickers, query.view
+    meta = snapshot.responses.get(key, now)
     if meta is None:
         freshness = build_freshness(
             snapshot,
@@ -289,7 +239,7 @@ def _find_meta(
         timing = " ".join([TIMING_NOTE, *list_timing_exceptions(snapshot.coverage)])
         model = SignalsMeta(**freshness, timing=timing if has_timing else None)
         meta = ResponseBody(model.model_dump_json(by_alias=True).encode())
-        keep_response(snapshot, kind, meta, now)
+        keep_response(snapshot, key, meta, now)
     return meta
 
 
@@ -306,31 +256,22 @@ def _resolve(
         )
         problems.attempt(lambda text: parse_instant_ms("since", text), query.since)
         problems.attempt(lambda text: parse_instant_ms("until", text), query.until)
-    if selected is None:
+    if selected is None and query.asset_class is None:
         return None, indicator
-    wanted = (a for a in selected.values() if query.asset_class in (None, a.asset_class))
-    return tuple(asset.ticker for asset in wanted), indicator
+    assets = (snapshot.assets if selected is None else selected).values()
+    wanted = (a.ticker for a in assets if query.asset_class in (None, a.asset_class))
+    return tuple(wanted), indicator
 
 
 async def _check_filter(query: SignalsQuery, context: Context) -> None:
     _resolve(query, await context.snapshot())
 
 
-def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
-    """Return the tiers that can have a matching row, None for neither."""
-    only = TIERS_BY_DIRECTION.get(query.direction or "")
-    if only is None or only == query.tier:
-        return query.tier
-    if query.tier != "all":
-        return None
-    return "universe" if only == "universe" else "alerts"
-
-
-def _explain_end(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
+def _explain_end(query: SignalsQuery, wanted: FeedQuery, snapshot: Snapshot) -> str:
     """Return why no more rows of the requested tickers will come, empty if they may."""
-    if not feed_filter.tickers:
+    if query.ticker is None or not wanted.tickers:
         return ""
-    assets = _list_assets(feed_filter, snapshot)
+    assets = _list_assets(wanted, snapshot)
     # A held alert is published when its window ends, even if no bar has come since.
     may_hold = query.tier != "universe" and any(asset.alerts for asset in assets)
     if may_hold and not is_recording_over(snapshot):
@@ -344,28 +285,27 @@ def _explain_end(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapsh
 
 
 def _explain_empty(
-    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, end: str
+    query: SignalsQuery, wanted: FeedQuery, since: int, snapshot: Snapshot, end: str
 ) -> str:
-    assets = _list_assets(feed_filter, snapshot)
-    if not assets and feed_filter.tickers is not None:
-        kind = feed_filter.asset_class
+    assets, begin = _list_assets(wanted, snapshot), _find_beginning(query, snapshot)
+    if not assets and query.ticker is not None:
+        kind = query.asset_class
         return f"None of the requested tickers is a {kind} asset; omit asset_class. {NO_CALL}"
-    named = describe_assets(feed_filter.tickers, feed_filter.asset_class)
+    named = describe_assets(None if query.ticker is None else wanted.tickers, query.asset_class)
     uncovered = explain_coverage(snapshot, assets, named, None)
-    if impossible := uncovered or _explain_impossible(query, feed_filter, snapshot):
+    if impossible := uncovered or _explain_impossible(query, wanted, snapshot):
         return impossible
     if reason := end or explain_coverage(snapshot, assets, named, query.timeframe):
         offset = f"No row matched at offset {query.offset}; lower offset. " * bool(query.offset)
         return f"{offset}{reason}"
-    if query.until is not None and feed_filter.until < snapshot.stored.last_created_at:
-        is_empty = (feed_filter.since or 0) >= feed_filter.until
+    if query.until is not None and wanted.until < snapshot.stored.last_created_at:
         why = (
             "since is not before until, so no row can match"
-            if is_empty
+            if since >= wanted.until
             else "No row matched up to until"
         )
         return f"{why}. {NO_CALL}"
-    if _classify_since(query, feed_filter, snapshot) == "ahead":
+    if since > snapshot.newest_at:
         reason = "since is after the last compute (as_of), so no row can match yet."
         return f"{reason} {explain_next_call(snapshot)}"
     if query.offset:
@@ -373,22 +313,11 @@ def _explain_empty(
     readings = (snapshot.stored.readings.get(asset.ticker, {}).values() for asset in assets)
     if not any(query.timeframe in (None, *cells) for own in readings for cells in own):
         return f"No row matched. {explain_missing_reading(snapshot, assets)}"
-    if _classify_since(query, feed_filter, snapshot) == "recent":
-        again = explain_next_call(snapshot)
+    again = explain_next_call(snapshot)
+    if since > begin:
         # nothing_new_before says the same, and pollers read this most of the time.
         return "No such row has come since then." + f" {again}" * (again != NEXT_CALL)
-    begin = format_instant(_find_beginning(query, snapshot))
-    return f"No row matched; rows are kept from {begin}. {explain_next_call(snapshot)}"
-
-
-def _classify_since(
-    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot
-) -> Literal["ahead", "recent", "old"]:
-    """Return the facts on which the reason of an empty page depends."""
-    since = feed_filter.since or 0
-    if since > snapshot.newest_at:
-        return "ahead"
-    return "recent" if since > _find_beginning(query, snapshot) else "old"
+    return f"No row matched; rows are kept from {format_instant(begin)}. {again}"
 
 
 def _find_beginning(query: SignalsQuery, snapshot: Snapshot) -> int:
@@ -397,21 +326,19 @@ def _find_beginning(query: SignalsQuery, snapshot: Snapshot) -> int:
     return max(snapshot.stored.history_starts_at or 0, snapshot.market_time - kept_ms)
 
 
-def _explain_impossible(
-    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot
-) -> str | None:
+def _explain_impossible(query: SignalsQuery, wanted: FeedQuery, snapshot: Snapshot) -> str | None:
     """Return why no row can ever match the filters; None if one can."""
-    assets = _list_assets(feed_filter, snapshot) if query.tier == "alerts" else ()
+    assets = _list_assets(wanted, snapshot) if query.tier == "alerts" else ()
     followed = merge_timeframes(asset.alerts for asset in assets)
-    if _find_matching_tiers(query) is None and query.direction == "exit":
+    if (query.tier, query.direction) == ("universe", "exit"):
         reason = "exit is a direction of the alerts tier only; no universe row can match."
-    elif _find_matching_tiers(query) is None:
+    elif (query.tier, query.direction) == ("alerts", "neutral"):
         reason = "neutral is a direction of the universe tier only; no alert can match."
-    elif query.tier == "universe" and feed_filter.indicator in {
+    elif query.tier == "universe" and wanted.indicator in {
         each.id for each in snapshot.coverage.indicators if not each.logged
     }:
         reason = (
-            f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
+            f"Changes of {wanted.indicator} are not logged on the universe tier; "
             "read its current readings from state and its actions from tier=alerts."
         )
     elif query.tier == "alerts" and not (
@@ -427,11 +354,10 @@ def _explain_impossible(
     return f"{reason} {NO_CALL}"
 
 
-def _list_assets(feed_filter: _FeedFilter, snapshot: Snapshot) -> Collection[CoveredAsset]:
-    if feed_filter.tickers is not None:
-        return [snapshot.assets[ticker] for ticker in feed_filter.tickers]
-    asset_class = feed_filter.asset_class
-    return [a for a in snapshot.assets.values() if asset_class in (None, a.asset_class)]
+def _list_assets(wanted: FeedQuery, snapshot: Snapshot) -> Collection[CoveredAsset]:
+    if wanted.tickers is None:
+        return snapshot.assets.values()
+    return [snapshot.assets[ticker] for ticker in wanted.tickers]
 
 
 GET_SIGNALS = Tool(

@@ -56,8 +56,16 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
     """Return the matching readings by ticker, indicator and timeframe."""
     selected = await _find_selected(query, context)
     snapshot, at = await context.snapshot_at(query.as_of)
-    states = []
-    for state in _list_states(snapshot, query, snapshot.assets if selected is None else selected):
+    assets, states = snapshot.assets if selected is None else selected, list[AssetState]()
+    for ticker in sorted(assets.keys() & snapshot.stored.readings.keys()):
+        asset, cells = assets[ticker], _select_cells(snapshot.stored.readings[ticker], query)
+        if not cells or query.asset_class not in (None, asset.asset_class):
+            continue
+        # No validation: an unfiltered result has some 5,000 readings, all of them from the store's
+        # own vocabularies.
+        state = AssetState.model_construct(
+            ticker=ticker, name=asset.name, asset_class=asset.asset_class, signals=cells
+        )
         states.append(state)
         if len(states) % ASSETS_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -124,13 +132,12 @@ async def _build_state_lines(
     """Return the readings as lines; a few assets come with their close and newest changes."""
     timeframes = TIMEFRAMES if query.timeframe is None else (query.timeframe,)
     is_worded = len(states) <= MAX_WORDED
-    # No reading on a timeframe is None, which a line shows as `-`.
-    scores: dict[tuple[str, Timeframe], int | None] = {}
-    for state in states:
+
+    def format_score(state: AssetState, each: Timeframe) -> str:
+        """Return bullish minus bearish readings, `-` without a reading."""
         stored = snapshot.stored.readings[state.ticker]
-        for each in timeframes:
-            own = [stored[key][each] for key in INDICATOR_IDS if each in stored.get(key, ())]
-            scores[state.ticker, each] = sum(own) if own else None
+        own = [stored[key][each] for key in INDICATOR_IDS if each in stored.get(key, ())]
+        return f"{sum(own):+d}".replace("+0", "0") if own else "-"
 
     def format_cell(state: AssetState, each: Timeframe) -> str:
         own = {key: cells[each] for key, cells in state.signals.items() if each in cells}
@@ -145,10 +152,7 @@ async def _build_state_lines(
             f"ticker, then score and {shown} on {' '.join(timeframes)}",
             (
                 [state.ticker]
-                + [
-                    _format_score(scores[state.ticker, each]) + format_cell(state, each)
-                    for each in timeframes
-                ]
+                + [format_score(state, each) + format_cell(state, each) for each in timeframes]
                 for state in states
             ),
             is_worded=False,
@@ -166,19 +170,14 @@ async def _build_state_lines(
         changed = (
             [None, None] if newest is None else [format_minute(newest.created_at), newest.price]
         )
-        score = _format_score(scores[state.ticker, each])
         close = changes.closes.get(state.ticker)
-        return [state.ticker, each, score, close, *changed, format_cell(state, each)]
+        score, cell = format_score(state, each), format_cell(state, each)
+        return [state.ticker, each, score, close, *changed, cell]
 
     return build_lines(
         f"ticker timeframe score close changed price_then {shown}",
         (list_cells(state, each) for state in states for each in timeframes),
     )
-
-
-def _format_score(score: int | None) -> str:
-    """Return bullish minus bearish readings."""
-    return "-" if score is None else f"{score:+d}" if score else "0"
 
 
 async def _find_selected(query: StateQuery, context: Context) -> dict[str, CoveredAsset] | None:
@@ -191,21 +190,6 @@ async def _find_selected(query: StateQuery, context: Context) -> dict[str, Cover
         problems.attempt(lambda text: context.parse_as_of(text, latest), query.as_of)
         problems.attempt(lambda _: check_detail(query), query.detail)
     return selected
-
-
-def _list_states(
-    snapshot: Snapshot, query: StateQuery, assets: Mapping[str, CoveredAsset]
-) -> Iterator[AssetState]:
-    for ticker in sorted(assets.keys() & snapshot.stored.readings.keys()):
-        asset = assets[ticker]
-        if query.asset_class in (None, asset.asset_class):
-            cells = _select_cells(snapshot.stored.readings[ticker], query)
-            if cells:
-                # No validation: an unfiltered result has some 5,000 readings, all of them from
-                # the store's own vocabularies.
-                yield AssetState.model_construct(
-                    ticker=ticker, name=asset.name, asset_class=asset.asset_class, signals=cells
-                )
 
 
 def _select_cells(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQuery) -> Cells:

@@ -1,8 +1,7 @@
 """signals_get_stats: the number of rows published in 30 days; no win rates, accuracy or returns."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping
 
 from schemas.coverage import Coverage, merge_timeframes
 from schemas.query import NoArguments
@@ -30,14 +29,14 @@ from serving.freshness import build_freshness
 from serving.tool import Tool
 
 STATISTICS_DAYS = 30
-Row = tuple[str, Timeframe, Direction]
-
-
-class Statistics(NamedTuple):
-    """The rows of a tier in the window, and when the oldest row was published that is kept."""
-
-    counts: Mapping[Row, int]
-    oldest: int | None
+DIRECTIONS: dict[Tier, tuple[Direction, ...]] = {
+    "universe": ("bullish", "bearish", "neutral"),
+    "alerts": ("bullish", "bearish", "exit"),
+}
+UNCOVERED_NOTES: dict[Tier, str] = {
+    "universe": "The source has no data for any tracked asset.",
+    "alerts": "The alert engines follow no asset of this source.",
+}
 
 
 DESCRIPTION = (
@@ -58,52 +57,52 @@ NOT_COVERED = TierStats(
 async def get_stats(query: NoArguments, context: Context) -> StatsResponse:
     """Return the counts of the 30 days that end with the latest snapshot."""
     snapshot = await context.snapshot()
-    ledger = await context.snapshots.ledger(snapshot)
+    ledger, coverage = await context.snapshots.ledger(snapshot), snapshot.coverage
     since, until = snapshot.newest_at - STATISTICS_DAYS * DAY_MS, snapshot.stored.last_created_at
-    statistics = {
-        tier: Statistics(
-            ledger.count_kinds(tier, since, until),
-            ledger.find_oldest(tier, snapshot.market_time - kept_ms, until),
+    tiers, notes, later_notes = dict[Tier, TierStats](), list[str](), list[str]()
+    for tier, kept_ms in RETENTION_MS.items():
+        counts = ledger.count_kinds(tier, since, until)
+        oldest = ledger.find_oldest(tier, snapshot.market_time - kept_ms, until)
+        is_universe = tier == "universe"
+        covered = merge_timeframes(
+            asset.timeframes if is_universe else asset.alerts for asset in coverage.tracked
         )
-        for tier, kept_ms in RETENTION_MS.items()
-    }
+        row = "change" if is_universe else "alert"
+        if not covered:
+            notes.append(UNCOVERED_NOTES[tier])
+        elif oldest is None:
+            notes.append(f"No {row} has been published yet.")
+        if oldest is not None and oldest > since:
+            later_notes.append(
+                f"The {row}s begin inside the window, which has less than 30 days of them."
+            )
+        # Rows of a timeframe that is no longer followed still count, so that the lists add up.
+        timeframes = merge_timeframes([covered, [timeframe for _, timeframe, _ in counts]])
+        tiers[tier] = NOT_COVERED
+        if covered or oldest is not None:
+            tiers[tier] = _build_tier(
+                counts,
+                oldest,
+                coverage,
+                {each.id for each in (coverage.logged if is_universe else coverage.indicators)},
+                TIMEFRAMES if is_universe else timeframes,
+                DIRECTIONS[tier],
+            )
     return StatsResponse(
         window=StatsWindow(
             days=STATISTICS_DAYS,
             since=format_instant(since),
             until=format_instant(snapshot.newest_at),
         ),
-        universe_tier=_build_universe_tier(statistics["universe"], snapshot.coverage),
-        alerts_tier=_build_alerts_tier(statistics["alerts"], snapshot.coverage),
-        meta=StatsMeta(
-            **build_freshness(
-                snapshot, context.clock(), *_list_notes(statistics, snapshot.coverage, since)
-            )
-        ),
+        universe_tier=tiers["universe"],
+        alerts_tier=tiers["alerts"],
+        meta=StatsMeta(**build_freshness(snapshot, context.clock(), *notes, *later_notes)),
     )
 
 
-def _build_universe_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
-    if statistics.oldest is None and not any(asset.timeframes for asset in coverage.tracked):
-        return NOT_COVERED
-    logged = [indicator.id for indicator in coverage.logged]
-    directions: tuple[Direction, ...] = ("bullish", "bearish", "neutral")
-    return _build_tier(statistics, coverage, logged, TIMEFRAMES, directions)
-
-
-def _build_alerts_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
-    followed = merge_timeframes(asset.alerts for asset in coverage.tracked)
-    if not followed and statistics.oldest is None:
-        return NOT_COVERED
-    covered = [indicator.id for indicator in coverage.indicators]
-    # Rows of a timeframe that is no longer followed still count, so that the lists add up.
-    counted_timeframes = {timeframe for _, timeframe, _ in statistics.counts}
-    timeframes = merge_timeframes([followed, [*counted_timeframes]])
-    return _build_tier(statistics, coverage, covered, timeframes, ("bullish", "bearish", "exit"))
-
-
 def _build_tier(
-    statistics: Statistics,
+    counts: Mapping[tuple[str, Timeframe, Direction], int],
+    oldest: int | None,
     coverage: Coverage,
     indicators: Container[str],
     timeframes: Iterable[Timeframe],
@@ -111,10 +110,10 @@ def _build_tier(
 ) -> TierStats:
     """Return the totals of a tier, by indicator, timeframe and direction.
 
-    An indicator that the tier does not cover is listed only if it has rows.
+    An indicator that the tier does not cover is listed only if it has rows. `oldest` is when the
+    oldest row was published that is kept.
     """
     names = {indicator.id: indicator.name for indicator in coverage.indicators}
-    counts = statistics.counts
     total = sum(counts.values())
     sums = [Counter[str](), Counter[str](), Counter[str]()]
     for row, count in counts.items():
@@ -133,26 +132,8 @@ def _build_tier(
         ],
         by_timeframe=[TimeframeCount(timeframe=t, signals=by_timeframe[t]) for t in timeframes],
         by_direction=[DirectionCount(direction=d, signals=by_direction[d]) for d in directions],
-        history_starts_at=None if statistics.oldest is None else format_instant(statistics.oldest),
+        history_starts_at=None if oldest is None else format_instant(oldest),
     )
-
-
-def _list_notes(
-    statistics: Mapping[Tier, Statistics], coverage: Coverage, since: int
-) -> Iterator[str]:
-    if not any(asset.timeframes for asset in coverage.tracked):
-        yield "The source has no data for any tracked asset."
-    elif statistics["universe"].oldest is None:
-        yield "No change has been published yet."
-    if not any(asset.alerts for asset in coverage.tracked):
-        yield "The alert engines follow no asset of this source."
-    elif statistics["alerts"].oldest is None:
-        yield "No alert has been published yet."
-    rows: dict[Tier, str] = {"universe": "changes", "alerts": "alerts"}
-    for tier, name in rows.items():
-        oldest = statistics[tier].oldest
-        if oldest is not None and oldest > since:
-            yield f"The {name} begin inside the window, which has less than 30 days of them."
 
 
 GET_STATS = Tool(

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from schemas.confluence import ConfluenceQuery
-from schemas.reading_changes import LastBar, ReadingChange
-from schemas.state import StateQuery
+from schemas.state import LastBar, ReadingChange, StateQuery
 from schemas.vocabulary import StoredKey, Timeframe, format_instant
 from serving.arguments import ArgumentError, Problem
 from serving.context import Context

@@ -84,7 +84,7 @@ def _validate_hosts(value: str) -> str:
 
 
 def _validate_origins(value: str) -> str:
-    from serving.cors import parse_allowed_origins
+    from serving.host_origin import parse_allowed_origins
 
     parse_allowed_origins(split_commas(value))
     return value

@@ -25,7 +25,6 @@ from tests.mcp_server.tools import test_get_signals as test_get_signals
 from tests.mcp_server.tools import test_get_signals_forward_paging as test_reading_forward
 from tests.mcp_server.tools import test_get_state as test_get_state
 from tests.mcp_server.tools import test_get_stats as test_get_stats
-from tests.mcp_server.tools import test_get_usage as test_get_usage
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.serving import test_snapshot_cache_past as test_past
 from tests.support.bad_inputs import STATE
@@ -302,7 +301,7 @@ BODIES = (
     test_get_signals.test_rows_beyond_retention_are_never_returned,
     test_get_state.test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker,
     test_get_stats.test_counts_by_indicator_timeframe_and_direction_add_up,
-    test_get_usage.test_mode_and_quota_are_returned_and_the_call_itself_counts,
+    test_get_stats.test_label_mode_and_quota_are_returned_and_the_call_itself_counts,
     test_past.test_a_past_board_that_waits_too_long_is_unavailable_and_delays_no_other_call,
     test_past.test_dexter_has_its_reading_of_that_time,
     test_past.test_hourly_runs_within_one_nominal_batch_are_distinguished,

@@ -24,6 +24,7 @@ from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument, fetch_document
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.sandbox_shop import HeldProvider, StripeShop
+from tests.support.sandbox_shop import shop as shop
 
 pytestmark = pytest.mark.clause("sales")
 

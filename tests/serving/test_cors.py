@@ -9,8 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from service.http.app import OPEN_READS
-from serving.cors import parse_origin
-from serving.host_origin import HostOriginMiddleware
+from serving.host_origin import HostOriginMiddleware, parse_origin
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import list_operations

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -48,34 +48,27 @@ SLOTS, PLACES = 2, 4
 TURNS = 12
 
 
-class ManualTimer:
-    """A timer that a test fires."""
-
-    def __init__(self, due_at: float, callback: Callable[[], object]) -> None:
-        self.due_at, self.callback = due_at, callback
-
-
 @dataclass
 class ManualTimers:
     """A monotonic clock that tests move, and the timers that are set on it."""
 
     now: float = 0.0
-    timers: list[ManualTimer] = field(default_factory=list)
+    timers: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
 
     def clock(self) -> float:
         return self.now
 
     def call_later(self, delay_s: float, callback: Callable[[], object], /) -> None:
-        self.timers.append(ManualTimer(self.now + delay_s, callback))
+        self.timers.append((self.now + delay_s, callback))
 
     def move(self, seconds: float) -> None:
         """Move the clock, and fire the timers that are due by then, in order."""
         until = self.now + seconds
-        while due := [one for one in self.timers if one.due_at <= until]:
-            first = min(due, key=lambda one: one.due_at)
+        while due := [one for one in self.timers if one[0] <= until]:
+            first = min(due, key=lambda one: one[0])
             self.timers.remove(first)
-            self.now = max(self.now, first.due_at)
-            first.callback()
+            self.now = max(self.now, first[0])
+            first[1]()
         self.now = until
 
 
@@ -156,10 +149,6 @@ def pick(calls: list[Call], index: int) -> Call | None:
     return calls[index % len(calls)] if calls else None
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
-
-
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("call"), CALLERS),
@@ -208,7 +197,7 @@ def test_places_are_never_exceeded_or_lost_and_are_given_in_order(steps) -> None
         await calls.end_all()
         assert not share.places
 
-    run(check())
+    asyncio.run(check())
 
 
 @pytest.mark.clause("8.55")
@@ -237,7 +226,7 @@ def test_a_call_that_waits_is_refused_after_a_second_and_a_bit_for_each_one_befo
         places.release()
         assert await share.take_place("a") is places
 
-    run(check())
+    asyncio.run(check())
 
 
 @pytest.mark.clause("8.57")
@@ -280,9 +269,11 @@ def test_a_backlog_delays_another_caller_by_one_piece_of_work(steps) -> None:
                 assert not others or max(others.values()) <= ahead[call] + 1
         check_order(calls)
         await calls.end_all()
-        assert len(turns) == 0
+        # All slots are free again.
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(turns.begin(str(slot)) for slot in range(SLOTS)))
 
-    run(check())
+    asyncio.run(check())
 
 
 @pytest.mark.clause("8.57")
@@ -336,17 +327,13 @@ class Doorway:
             await self._middleware(scope, None, None)
 
         self._tasks.append(asyncio.create_task(pass_on()))
-        await self.settle()
+        await settle()
         return scope
-
-    async def settle(self) -> None:
-        for _ in range(10):
-            await asyncio.sleep(0)
 
     async def pause(self) -> None:
         """Let the pause after the work that started last go by."""
         self.timers.move(STRANGER_PAUSE_S)
-        await self.settle()
+        await settle()
 
     async def end(self) -> None:
         while not all(task.done() for task in self._tasks):
@@ -374,66 +361,48 @@ async def test_requests_need_no_pause_while_no_live_key_makes_calls() -> None:
     assert doorway.timers.timers == []
 
 
-@pytest.mark.clause("8.59")
-async def test_the_pauses_end_a_second_after_the_last_call_of_a_live_key(doorway: Doorway) -> None:
-    await doorway.send("/1")
-    await doorway.send("/2")
-    assert doorway.started == ["/1"]
-    doorway.timers.move(PAUSES_END_S)
-    for path in ("/3", "/4"):
-        await doorway.send(path)
-    assert doorway.started == ["/1", "/2", "/3", "/4"]
+# Requests in their order, each with its client or key, and seconds that go by in between.
+ARRIVALS: dict[str, tuple[list[str | float], list[str]]] = {
+    "one after another": (["/1", "/2", "/3"], ["/1"]),
+    "the next after a pause": (["/1", "/2", "/3", STRANGER_PAUSE_S], ["/1", "/2"]),
+    "each after its pause": (["/1", "/2", STRANGER_PAUSE_S, STRANGER_PAUSE_S], ["/1", "/2"]),
+    "at once after a pause": (["/1", STRANGER_PAUSE_S, "/2"], ["/1", "/2"]),
+    "no pause a second after the last call of a live key": (
+        ["/1", "/2", PAUSES_END_S, "/3", "/4"],
+        ["/1", "/2", "/3", "/4"],
+    ),
+    "a key that was live waits for nobody": (["/1", "/2", f"/known {KEY}"], ["/1", "/known"]),
+    "a key that was refused waits": ([f"/first {OTHER_KEY}", f"/again {OTHER_KEY}"], ["/first"]),
+}
 
 
 @pytest.mark.clause("8.59")
-async def test_requests_without_a_key_start_one_after_another(doorway: Doorway) -> None:
-    for path in ("/1", "/2", "/3"):
-        await doorway.send(path)
-    assert doorway.started == ["/1"]
-    await doorway.pause()
-    assert doorway.started == ["/1", "/2"]
-    await doorway.pause()
-    assert doorway.started == ["/1", "/2", "/3"]
+@pytest.mark.parametrize(("arrivals", "started"), ARRIVALS.values(), ids=ARRIVALS)
+@pytest.mark.sampled(1)
+async def test_requests_without_a_live_key_start_one_after_another_with_pauses(
+    doorway: Doorway, arrivals: list[str | float], started: list[str]
+) -> None:
+    for arrival in arrivals:
+        if isinstance(arrival, str):
+            path, _, key = arrival.partition(" ")
+            await doorway.send(path, key=key)
+        else:
+            doorway.timers.move(arrival)
+            await settle()
+    assert doorway.started == started
 
 
 @pytest.mark.clause("8.59")
-async def test_a_request_after_a_pause_starts_at_once(doorway: Doorway) -> None:
-    await doorway.send("/1")
-    await doorway.pause()
-    await doorway.send("/2")
-    assert doorway.started == ["/1", "/2"]
-
-
-@pytest.mark.clause("8.59")
-async def test_a_network_with_many_requests_delays_another_by_one_turn(doorway: Doorway) -> None:
-    for path in ("/1", "/2", "/3"):
-        await doorway.send(path)
-    await doorway.send("/other", OTHER)
+@pytest.mark.parametrize(
+    ("others", "latest"), [([("/other", OTHER)], 2), ([("/readyz", ONE), ("/healthz", ONE)], 3)]
+)
+async def test_a_network_with_many_requests_delays_another_and_each_health_check_by_one_turn(
+    doorway: Doorway, others: list[tuple[str, str]], latest: int
+) -> None:
+    for path, client in [("/1", ONE), ("/2", ONE), ("/3", ONE), *others]:
+        await doorway.send(path, client)
     await doorway.end()
-    assert doorway.started.index("/other") <= 2
-
-
-@pytest.mark.clause("8.59")
-async def test_a_health_check_takes_turns_with_the_network_it_comes_from(doorway: Doorway) -> None:
-    for path in ("/1", "/2", "/3", "/readyz", "/healthz"):
-        await doorway.send(path)
-    await doorway.end()
-    assert {"/readyz", "/healthz"} <= set(doorway.started[:4])
-
-
-@pytest.mark.clause("8.59")
-async def test_a_key_that_was_live_waits_for_nobody(doorway: Doorway) -> None:
-    for path in ("/1", "/2"):
-        await doorway.send(path)
-    await doorway.send("/known", key=KEY)
-    assert doorway.started == ["/1", "/known"]
-
-
-@pytest.mark.clause("8.59")
-async def test_a_key_that_was_refused_waits_as_a_stranger(doorway: Doorway) -> None:
-    await doorway.send("/first", key=OTHER_KEY)
-    await doorway.send("/again", key=OTHER_KEY)
-    assert doorway.started == ["/first"]
+    assert all(doorway.started.index(path) <= latest for path, _ in others)
 
 
 @pytest.mark.clause("8.59")
@@ -467,41 +436,28 @@ async def test_a_client_that_leaves_during_its_request_does_not_end_it(doorway: 
     assert (await doorway.send("/1"))[ON_DISCONNECT_KEY] is None
 
 
-@dataclass
-class Paused:
-    """A service in which no pause ends by itself."""
-
-    served: RunningService
-    timers: ManualTimers
-
-
-@pytest.fixture
-async def paused(home: StoreHome) -> AsyncIterator[Paused]:
+@pytest.mark.clause("8.59")
+async def test_a_counted_call_makes_its_key_one_that_waits_for_nobody(
+    home: StoreHome, transport: Transport
+) -> None:
+    # No pause ends by itself.
     timers = ManualTimers()
     address = Path(home.address) if isinstance(home, SqliteHome) else home.address
     share = FairShare(clock=timers.clock, call_later=timers.call_later)
     async with run_service(address, make_coverage(), fair_share=share) as served:
-        yield Paused(served, timers)
-
-
-@pytest.mark.clause("8.59")
-async def test_a_counted_call_makes_its_key_one_that_waits_for_nobody(
-    paused: Paused, transport: Transport
-) -> None:
-    served, timers = paused.served, paused.timers
-    for ticker in ("BTC", "ETH"):
-        answer = await call_tool(served, transport, STATE, served.key_headers, ticker=ticker)
-        assert answer.status == 200
-    assert (await served.client.get("/feed")).status_code == 200
-    # Nothing ends the pause after this page, so the next one waits for good.
-    waiting = asyncio.create_task(served.client.get("/feed"))
-    async with asyncio.timeout(DEADLINE_S):
-        assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
-    assert not waiting.done()
-    while not waiting.done():
-        timers.move(STRANGER_PAUSE_S)
-        await asyncio.sleep(0)
-    assert waiting.result().status_code == 200
+        for ticker in ("BTC", "ETH"):
+            answer = await call_tool(served, transport, STATE, served.key_headers, ticker=ticker)
+            assert answer.status == 200
+        assert (await served.client.get("/feed")).status_code == 200
+        # Nothing ends the pause after this page, so the next one waits for good.
+        waiting = asyncio.create_task(served.client.get("/feed"))
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
+        assert not waiting.done()
+        while not waiting.done():
+            timers.move(STRANGER_PAUSE_S)
+            await asyncio.sleep(0)
+        assert waiting.result().status_code == 200
 
 
 @pytest.mark.clause("8.59")

@@ -136,7 +136,7 @@ def check_pages(ledger: Ledger, feed: Feed, count: int) -> None:
     for _ in range(count):
         query = feed.draw_query()
         if query.tier == "all":
-            query = replace(query, alerts_after=max(query.after, query.alerts_after))
+            query = query._replace(alerts_after=max(query.after, query.alerts_after))
         found = [row for row in feed.rows if matches(row, query)]
         ordered = found if query.oldest_first else found[::-1]
         rest = ordered[query.offset :]

@@ -332,14 +332,6 @@ async def test_a_malformed_instant_is_refused_with_an_example(served, transport,
         assert "2026-10-01T13:05:00.000Z" in error["message"]
 
 
-async def test_before_the_first_compute_the_past_is_unavailable_too(served_empty, transport):
-    for tool in (STATE, CONFLUENCE):
-        status, error = await served_empty.fetch_refusal(
-            transport, tool, as_of=format_instant(NOON)
-        )
-        assert (status, error["error"]) == (503, "unavailable")
-
-
 @pytest.mark.parametrize(
     ("written_at", "published_from", "earliest"),
     [

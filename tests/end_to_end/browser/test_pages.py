@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mcp_server.registration import render_claude_code
+from mcp_server.registration import CLIENTS_BY_NAME
 from rest_shim.endpoints import ENDPOINTS
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.example_market import (
@@ -386,7 +386,7 @@ async def test_lines_are_copied_by_keyboard_and_the_page_confirms_it(
         await walk.page.keyboard.press("Enter")
         await walk.page.get_by_role("status").get_by_text("Copied").wait_for()
         copied = await walk.page.evaluate("navigator.clipboard.readText()")
-        assert copied == render_claude_code(served.base_url)
+        assert copied == CLIENTS_BY_NAME["claude-code"].render_lines(served.base_url).rstrip()
         assert walk.complaints == []
 
 
@@ -398,7 +398,10 @@ async def test_without_a_clipboard_the_lines_are_selected(served: RunningService
         await walk.page.get_by_role("button", name="Copy the lines for Claude Code").click()
         await walk.page.get_by_role("status").get_by_text("Selected").wait_for()
         selected = await walk.page.evaluate("getSelection().toString()")
-        assert selected.strip() == render_claude_code(served.base_url)
+        assert (
+            selected.strip()
+            == CLIENTS_BY_NAME["claude-code"].render_lines(served.base_url).rstrip()
+        )
 
 
 # What is typed into the fields, and what the page says of it.

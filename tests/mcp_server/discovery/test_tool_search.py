@@ -8,9 +8,8 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -20,39 +19,23 @@ pytestmark = pytest.mark.clause("found")
 
 DATA = Path(__file__).parent
 HALVES = ("seen", "unseen")
-
+# The questions of each half by the tool that answers them.
+QUESTIONS: dict[str, dict[str, list[str]]] = {
+    half: tomllib.loads((DATA / f"{half}_questions.toml").read_text()) for half in HALVES
+}
+SERVERS = json.loads((DATA / "public_tools.json").read_text())
+# The function words of English, as NLTK lists them.
+STOP_WORDS = frozenset((DATA / "stop_words.txt").read_text().split())
 # The defaults of Apache Lucene.
 K1, B = 1.2, 0.75
 
 
-class ListedTool(NamedTuple):
-    """The texts of a listed tool that a host searches."""
-
-    name: str
-    description: str
-    arguments: Mapping[str, str]
-
-    @property
-    def text(self) -> str:
-        """The name, the description, and the names and descriptions of all arguments."""
-        parts = [self.name, self.description, *self.arguments, *self.arguments.values()]
-        return " ".join(parts).replace("_", " ")
-
-
-class RankCounts(NamedTuple):
-    """How many questions find the right tool first, and how many among the first three."""
-
-    first: int
-    first_three: int
-    questions: int
-
-
 class ToolIndex:
-    """An index of the texts of tools. `stop_words` are not searched for."""
+    """An index of the texts of tools by their name. `stop_words` are not searched for."""
 
-    def __init__(self, tools: Iterable[ListedTool], stop_words: Container[str]) -> None:
+    def __init__(self, texts: Mapping[str, str], stop_words: Container[str] = STOP_WORDS) -> None:
         self._stop_words = stop_words
-        self._words = {tool.name: Counter(self._split(tool.text)) for tool in tools}
+        self._words = {name: Counter(self._split(text)) for name, text in texts.items()}
         self._mean_length = sum(map(Counter.total, self._words.values())) / len(self._words)
         self._frequencies = Counter(word for words in self._words.values() for word in words)
 
@@ -87,95 +70,49 @@ def _strip_plural(word: str) -> str:
     return word
 
 
-def list_own_tools() -> list[ListedTool]:
-    """Return the tools of this server."""
-    return [
-        ListedTool(
-            tool.name,
-            tool.description,
-            {name: field.description or "" for name, field in tool.query.model_fields.items()},
-        )
-        for tool in TOOLS
-    ]
+def join_text(name: str, description: str, arguments: Mapping[str, str]) -> str:
+    """Return the name, the description, and the names and descriptions of all arguments."""
+    return " ".join([name, description, *arguments, *arguments.values()]).replace("_", " ")
 
 
-def read_earlier_tools() -> list[ListedTool]:
-    """Return the tools as they were described before the questions were written."""
-    listed = json.loads((DATA / "earlier_tools.json").read_text())
-    return [ListedTool(**tool) for tool in listed]
-
-
-def read_public_tools() -> list[ListedTool]:
-    """Return the tools of all public servers."""
-    servers = json.loads((DATA / "public_tools.json").read_text())
-    return [ListedTool(**tool) for server in servers for tool in server["tools"]]
-
-
-def read_stop_words() -> frozenset[str]:
-    """Return the function words of English, as NLTK lists them."""
-    return frozenset((DATA / "stop_words.txt").read_text().split())
-
-
-def read_questions(half: str) -> Mapping[str, Sequence[str]]:
-    """Return the questions of a half by the tool that answers them."""
-    return tomllib.loads((DATA / f"{half}_questions.toml").read_text())
-
-
-def count_ranks(own: Iterable[ListedTool], half: str) -> RankCounts:
-    """Return how well the right tools are found among the public ones."""
-    index = ToolIndex([*own, *read_public_tools()], read_stop_words())
-    # 1 if the right tool comes first.
+def count_ranks(own: Mapping[str, str], half: str) -> tuple[int, int]:
+    """Return how often the right tool comes first among the public ones, or is in the first 3."""
+    others = {t["name"]: join_text(**t) for server in SERVERS for t in server["tools"]}
+    index = ToolIndex({**own, **others})
     ranks = [
-        index.rank(question).index(tool) + 1
-        for tool, questions in read_questions(half).items()
+        index.rank(question).index(tool)
+        for tool, questions in QUESTIONS[half].items()
         for question in questions
     ]
-    return RankCounts(
-        sum(rank == 1 for rank in ranks), sum(rank <= 3 for rank in ranks), len(ranks)
+    return sum(rank == 0 for rank in ranks), sum(rank < 3 for rank in ranks)
+
+
+OWN = {
+    tool.name: join_text(
+        tool.name,
+        tool.description,
+        {name: field.description or "" for name, field in tool.query.model_fields.items()},
     )
-
-
-def add_ranks(counts: Iterable[RankCounts]) -> RankCounts:
-    """Return the sums of some counts."""
-    return RankCounts(*map(sum, zip(*counts, strict=True)))
-
-
-SERVERS = json.loads((DATA / "public_tools.json").read_text())
-ORDERS = ListedTool("place_order", "Places an order.", {"symbol": "What to buy."})
-FILES = ListedTool("read_files", "Reads files, directories and entries.", {"path": "The file."})
-WEATHER = ListedTool("get_weather", "Returns the weather of a city.", {"city": ""})
-
-
-@pytest.fixture(scope="module")
-def counts() -> dict[str, RankCounts]:
-    """The counts by half, and those of all questions."""
-    by_half = {half: count_ranks(list_own_tools(), half) for half in HALVES}
-    return by_half | {"all": add_ranks(by_half.values())}
+    for tool in TOOLS
+}
 
 
 @pytest.mark.prove
-def test_the_right_tool_often_comes_first(counts):
-    assert counts["all"].first / counts["all"].questions >= 0.5
-
-
-@pytest.mark.prove
-def test_the_right_tool_is_among_the_first_three_for_most_questions(counts):
-    assert counts["all"].first_three / counts["all"].questions >= 0.75
-
-
-@pytest.mark.prove
-def test_the_unseen_half_is_found_better_than_before(counts):
-    earlier = count_ranks(read_earlier_tools(), "unseen")
-    assert counts["unseen"].first >= 1.3 * earlier.first
-    assert counts["unseen"].first_three >= 1.3 * earlier.first_three
+def test_the_right_tool_often_comes_first_and_mostly_is_among_the_first_three():
+    counts = [count_ranks(OWN, half) for half in HALVES]
+    first, first_three = map(sum, zip(*counts, strict=True))
+    assert first / 80 >= 0.5
+    assert first_three / 80 >= 0.75
+    # As the tools were described before the questions were written.
+    listed = json.loads((DATA / "earlier_tools.json").read_text())
+    earlier = count_ranks({tool["name"]: join_text(**tool) for tool in listed}, "unseen")
+    assert [now >= 1.3 * then for now, then in zip(counts[1], earlier, strict=True)] == [True, True]
 
 
 def test_there_are_eighty_questions_about_every_tool():
-    halves = [read_questions(half) for half in HALVES]
-    questions = [one for half in halves for tool in half.values() for one in tool]
+    questions = [one for half in QUESTIONS.values() for tool in half.values() for one in tool]
     assert len(questions) == len(set(questions)) == 80
-    for half in halves:
-        assert half.keys() == {tool.name for tool in list_own_tools()}
+    assert all(half.keys() == OWN.keys() for half in QUESTIONS.values())
 
 
 def test_the_other_tools_are_those_of_many_servers_with_source_and_licence():
@@ -188,24 +125,20 @@ def test_the_other_tools_are_those_of_many_servers_with_source_and_licence():
 @pytest.mark.parametrize(
     ("question", "found"),
     [
-        ("Which file has the most entries?", FILES),
-        ("What is the weather in the city?", WEATHER),
-        ("Buy it for me", ORDERS),
-        ("symbols", ORDERS),
+        ("Which file has the most entries?", "read_files"),
+        ("What is the weather in the city?", "get_weather"),
+        ("Buy it for me", "place_order"),
+        ("symbols", "place_order"),
+        # A rare word counts more than a common one.
+        ("the order of files", "read_files"),
     ],
 )
 def test_a_search_ranks_by_words_of_name_description_and_arguments(question, found):
-    index = ToolIndex([ORDERS, WEATHER, FILES], read_stop_words())
-    assert index.rank(question)[0] == found.name
-
-
-def test_a_rare_word_counts_more_than_a_common_one():
     index = ToolIndex(
-        [
-            ListedTool("a", "price price trend", {}),
-            ListedTool("b", "price of gold", {}),
-            ListedTool("c", "price of files", {}),
-        ],
-        frozenset(["of"]),
+        {
+            "place_order": "place order Places an order. symbol What to buy.",
+            "get_weather": "get weather Returns the weather of a city in order. city",
+            "read_files": "read files Reads files, folders and entries in order. path The file.",
+        }
     )
-    assert index.rank("price of gold")[0] == "b"
+    assert index.rank(question)[0] == found

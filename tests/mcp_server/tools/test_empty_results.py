@@ -115,7 +115,7 @@ async def with_new(served_alone: RunningService) -> RunningService:
     return served_alone
 
 
-@pytest.mark.clause("2.2.5", "4.7.33")
+@pytest.mark.clause("2.2.5", "4.7.26", "4.7.33", "8.20")
 @pytest.mark.parametrize(
     ("tool", "arguments", "reason", "nothing_new_before"),
     SIMULATED,

@@ -1,3 +1,0 @@
-"""Fixtures of the REST tests."""
-
-from tests.support.sandbox_shop import shop as shop
