@@ -404,6 +404,8 @@ class Exchanges:
         gate.restart(scope)
         # Whether the whole request has been read.
         is_read = b"content-length" not in headers and b"transfer-encoding" not in headers
+        # Whether the end of the response waits for the rest of the request.
+        is_held = False
         length = headers.get(b"content-length", b"")
         is_short = length.isdigit() and len(length) < 9 and int(length) <= MAX_HEAD_BYTES
 
@@ -417,7 +419,7 @@ class Exchanges:
             return event
 
         async def send_event(event: Message) -> None:
-            nonlocal status
+            nonlocal status, is_held
             if event["type"] == "http.response.start":
                 status = event["status"]
                 event["headers"] = [(b"x-request-id", request_id), *event["headers"]]
@@ -427,14 +429,7 @@ class Exchanges:
                     event["headers"].append(CLOSE_CONNECTION)
                 gate.is_answered = not gate.is_closed
             elif not is_read and b"expect" not in headers and not event.get("more_body", False):
-                # Closing a socket with unread bytes resets it, and the client could lose the
-                # response.
-                await send({**event, "more_body": True})
-                event = {"type": "http.response.body"}
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LINGER_S):
-                        while not is_read:
-                            await receive_body()
+                event, is_held = {**event, "more_body": True}, True
             await send(event)
 
         try:
@@ -445,10 +440,18 @@ class Exchanges:
         finally:
             if gate.is_closed and not gate.is_answered:
                 status = CLIENT_CLOSED_REQUEST
-            gate.restart({})
             if status >= 400 or ERROR_KEY in scope or self._logs_all:
                 seconds = perf_counter() - started_at
                 log_response(scope, status, seconds, self._refusals, self._failures)
+            if is_held:
+                # Closing a socket with unread bytes resets it, and the client could lose the
+                # response.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LINGER_S):
+                        while not is_read:
+                            await receive_body()
+                await send({"type": "http.response.body"})
+            gate.restart({})
 
 
 class Server(uvicorn.Server):
