@@ -147,13 +147,6 @@ class ClaimRow:
     redeemed_at: int | None = None
 
 
-class Redemption(NamedTuple):
-    """What became of the membership of a redeemed claim; see StoredMembership."""
-
-    ended_reason: str | None
-    closed_at: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class MembershipRow:
     """One subscription, which keeps its keys live until it ends; the ids are the processor's."""

@@ -56,7 +56,15 @@ def digest_bars(
     """
     digest = sha256()
     for block in sorted(bars, key=lambda block: (block.ticker, block.timeframe)):
-        digest.update(_encode_block(block))
+        # One structured array instead of a loop over bars: a year of history has millions of them.
+        kind = f"g{block.revision}\0" if block.revision else "b"
+        head = np.frombuffer(f"{kind}{block.ticker}\0{block.timeframe}\0".encode(), dtype=np.uint8)
+        layout = [("head", "u1", head.shape), ("open_time", ">i8"), ("values", ">f8", (5,))]
+        rows = np.empty(len(block), dtype=layout)
+        rows["head"] = head
+        rows["open_time"] = block.open_time
+        rows["values"] = block.values + 0.0  # -0.0 becomes 0.0: SQLite stores no sign of zero
+        digest.update(rows.tobytes())
     for row in sorted(funding):
         rate = _pack_funding(row.settled_at, row.funding_rate + 0.0)
         digest.update(f"f{row.ticker}\0".encode() + rate)
@@ -75,14 +83,19 @@ def digest_changes(changes: Iterable[ChangeRow]) -> bytes:
     table, digest = ChangeTable.from_rows(changes), sha256()
     ordered = table.select(np.argsort(table.created_at, kind="stable"))
     for first in range(0, len(ordered), _ROWS_PER_UPDATE):
-        digest.update(_encode_changes(ordered[first : first + _ROWS_PER_UPDATE]))
+        part = ordered.select(slice(first, first + _ROWS_PER_UPDATE))
+        digest.update(_encode_changes(part))
     return digest.digest()
 
 
 def digest_alerts(alerts: Iterable[AlertRow]) -> bytes | None:
     """Return the SHA-256 of a commit's alerts, sorted by `created_at`; None if there are none."""
-    ordered = sorted(alerts, key=attrgetter("created_at"))
-    return sha256(b"".join(map(_encode_alert, ordered))).digest() if ordered else None
+    ordered, digest = sorted(alerts, key=attrgetter("created_at")), sha256()
+    for created_at, ticker, indicator, timeframe, close_time, epoch, action, price in ordered:
+        cell = _encode_cell(ticker, indicator, timeframe)
+        rest = action.encode() + b"\0" + _pack_alert(close_time, epoch, price + 0.0)
+        digest.update(_pack_created_at(b"a", created_at) + cell + rest)
+    return digest.digest() if ordered else None
 
 
 def digest_context(rows: Iterable[ContextRow]) -> bytes:
@@ -122,18 +135,6 @@ def digest_commit(
     return sha256(parts + (alerts_digest or b"") + context).digest()
 
 
-def _encode_block(block: BarBlock) -> bytes:
-    # One structured array instead of a loop over bars: a year of history has millions of them.
-    kind = f"g{block.revision}\0" if block.revision else "b"
-    head = np.frombuffer(f"{kind}{block.ticker}\0{block.timeframe}\0".encode(), dtype=np.uint8)
-    layout = [("head", "u1", head.shape), ("open_time", ">i8"), ("values", ">f8", (5,))]
-    rows = np.empty(len(block), dtype=layout)
-    rows["head"] = head
-    rows["open_time"] = block.open_time
-    rows["values"] = block.values + 0.0  # -0.0 becomes 0.0: SQLite stores no sign of zero
-    return rows.tobytes()
-
-
 def _encode_changes(table: ChangeTable) -> bytes:
     # Columns of equal width, of which the padding of the names is left out at the end.
     numbers, cell = np.unique(table.cell, return_inverse=True)
@@ -165,12 +166,6 @@ def _encode_changes(table: ChangeTable) -> bytes:
     is_kept[:, _NAME_AT : _NAME_AT + width] = np.arange(width) < lengths[:, np.newaxis]
     chosen = is_kept[cell]
     return rows.view(np.uint8).reshape(chosen.shape)[chosen].tobytes()
-
-
-def _encode_alert(row: AlertRow) -> bytes:
-    created_at, ticker, indicator, timeframe, close_time, epoch, action, price = row
-    rest = action.encode() + b"\0" + _pack_alert(close_time, epoch, price + 0.0)
-    return _pack_created_at(b"a", created_at) + _encode_cell(ticker, indicator, timeframe) + rest
 
 
 @cache

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from functools import partial
 from typing import Final
 
 INTERVAL_S = 60.0
@@ -46,27 +47,17 @@ class FailureLog:
             return
         self._repeats[key] = 0
         log_line(event, **cause, **details)
-        self._schedule(log_line, key, cause, was_repeated=False)
-
-    def _schedule(
-        self,
-        log_line: Callable[..., object],
-        key: tuple[str, ...],
-        cause: Mapping[str, object],
-        *,
-        was_repeated: bool,
-    ) -> None:
         call_later = self._call_later or asyncio.get_running_loop().call_later
 
-        def report() -> None:
+        def report(*, was_repeated: bool) -> None:
             repeated, self._repeats[key] = self._repeats[key], 0
-            if not repeated:
-                del self._repeats[key]
-                if was_repeated:
-                    log_line(f"{key[0]}_ended", **cause)
+            if repeated:
+                log_line(key[0], **cause, repeated=repeated)
+                call_later(INTERVAL_S, partial(report, was_repeated=True), context=Context())
                 return
-            log_line(key[0], **cause, repeated=repeated)
-            self._schedule(log_line, key, cause, was_repeated=True)
+            del self._repeats[key]
+            if was_repeated:
+                log_line(f"{key[0]}_ended", **cause)
 
         # A context of its own, because the line belongs to no single request.
-        call_later(INTERVAL_S, report, context=Context())
+        call_later(INTERVAL_S, partial(report, was_repeated=False), context=Context())

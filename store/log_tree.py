@@ -1,13 +1,18 @@
-"""The Merkle tree of RFC 6962 over tiles as C2SP's tlog-tiles defines them; pure functions.
+"""The transparency log as pure functions: the canonical texts of its leaves, and its Merkle tree.
 
-A tile has up to 256 hashes of 32 bytes: those of leaves at level 0, and at each further level the
-hashes of the full tiles below. A range is a half-open range of leaves.
+The tree is that of RFC 6962, over tiles as C2SP's tlog-tiles defines them. A tile has up to 256
+hashes of 32 bytes: those of leaves at level 0, and at each further level the hashes of the full
+tiles below. A range is a half-open range of leaves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache, reduce
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, classify_change, format_instant
+from store.market_rows import AlertRow, FeedRow
 
 HASH_BYTES = 32
 TILE_HEIGHT = 8
@@ -177,3 +182,101 @@ def _fold(whole: Range, hashes: Mapping[Range, bytes]) -> bytes:
         return known
     left, right = _halve(whole)
     return hash_node(_fold(left, hashes), _fold(right, hashes))
+
+
+# The first leaf has the kind of the data and the first start, so that rows from before it are
+# known. The text is JSON as RFC 8785 defines it, of the members that a row has by itself: the names
+# of indicators and the classes of assets come from the catalog, and may change.
+SALT_BYTES = 16
+# ECMAScript writes numbers in this range without an exponent.
+MIN_PLAIN, MAX_PLAIN = 1e-6, 1e21
+# Listed as the time of the first leaf, which is before that of any row (epoch ms).
+START_AT: Final = 1
+# The largest cells of a run, and the seconds in which its rows are written.
+MAX_CACHED = 8192
+
+
+class LogStart(NamedTuple):
+    """The kind of the data of a store, and the time of its first start (epoch ms)."""
+
+    source: str
+    started_at: int
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, str]) -> "LogStart | None":
+        """Return the start that a store remembers, None if it has none yet."""
+        name, started_at = (facts.get(key, "") for key in ("source", "started_at"))
+        if not (name and started_at.isdecimal()):
+            return None
+        # The rest of the name is the seed of a simulation, or the folder of a recording.
+        kinds = {"files": "recorded", "simulated": "simulated"}
+        return cls(kinds.get(name.partition(":")[0], "live"), int(started_at))
+
+    def render(self) -> bytes:
+        """Return the canonical text."""
+        at = format_instant(self.started_at)
+        return f'{{"source":"{self.source}","started_at":"{at}"}}'.encode()
+
+
+def hash_row(row: FeedRow, salt: bytes) -> bytes:
+    """Return the hash of a row's leaf, whose content is 16 bytes of salt and the text."""
+    return hash_leaf(salt + render_row(row))
+
+
+def render_row(row: FeedRow) -> bytes:
+    """Return the canonical text of a row, whose ticker needs no escapes in JSON."""
+    # One format string per row: the log hashes all rows of a year at once, so each microsecond
+    # counts.
+    if isinstance(row, AlertRow):
+        at, ticker, indicator, timeframe, closed, epoch, action, price = row
+        text = (
+            f'{{"action":"{action}","change_type":null,"created_at":"{_render_time(at)}",'
+            f'"direction":"{ACTION_DIRECTIONS[action]}","id":"alerts.{ticker}.{indicator}.'
+            f'{timeframe}.{closed}.{action}.{epoch}","indicator":"{indicator}",'
+            f'"price":{render_number(price)},"ticker":"{ticker}","tier":"alerts",'
+            f'"timeframe":"{timeframe}","transition":null}}'
+        )
+    else:
+        at, ticker, indicator, timeframe, closed, epoch, before, after, price, _ = row
+        change_type, direction, transition = _render_readings(before, after)
+        text = (
+            f'{{"action":null,"change_type":{change_type},"created_at":"{_render_time(at)}",'
+            f'"direction":"{direction}","id":"universe.{ticker}.{indicator}.{timeframe}.{closed}.'
+            f'{epoch}","indicator":"{indicator}","price":{render_number(price)},'
+            f'"ticker":"{ticker}","tier":"universe","timeframe":"{timeframe}",'
+            f'"transition":{transition}}}'
+        )
+    return text.encode()
+
+
+@lru_cache
+def _render_readings(before: int | None, after: int) -> tuple[str, str, str]:
+    """Return the JSON of `change_type`, the name of `direction` and the JSON of `transition`."""
+    direction = READING_NAMES[after]
+    if before is None:
+        return "null", direction, "null"
+    transition = f'{{"from":"{READING_NAMES[before]}","to":"{direction}"}}'
+    return f'"{classify_change(before, after)}"', direction, transition
+
+
+def _render_time(created_at: int) -> str:
+    seconds, milliseconds = divmod(created_at, 1000)
+    return f"{_render_second(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(MAX_CACHED)
+def _render_second(seconds: int) -> str:
+    return format_instant(1000 * seconds).partition(".")[0]
+
+
+def render_number(value: float) -> str:
+    """Return a finite number as ECMAScript writes it."""
+    text = repr(value)
+    if text.endswith(".0"):
+        return text[:-2] if value else "0"
+    if "e" not in text:
+        return text
+    if MIN_PLAIN <= abs(value) < MAX_PLAIN:
+        return f"{Decimal(text):f}"
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent):+d}"

@@ -4,9 +4,8 @@ Bar times (open, close, watermark, settlement) are epoch seconds; row times (`cr
 `market_time`, `written_at`) are epoch milliseconds; both are UTC.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from schemas.coverage import Coverage
@@ -18,19 +17,6 @@ if TYPE_CHECKING:  # `signals keys` loads this module and must start without Num
 
 
 History = Literal["followed", "building", "built"]
-
-
-class BarRow(NamedTuple):
-    """One stepped bar as the source delivered it, in the source's own timeframe."""
-
-    ticker: str
-    timeframe: Timeframe
-    open_time: int
-    open: float
-    high: float
-    low: float
-    close: float
-    volume: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +37,6 @@ class BarBlock:
 
     def __len__(self) -> int:
         return len(self.open_time)
-
-    def iter_rows(self) -> Iterator[BarRow]:
-        """Yield the bars one by one, for display and tests."""
-        labels = repeat(self.ticker), repeat(self.timeframe)
-        columns = self.open_time.tolist(), *self.values.T.tolist()
-        return map(BarRow, *labels, *columns)
 
 
 class AssetBars(NamedTuple):

@@ -9,8 +9,9 @@ from store.errors import StoreError
 
 log = structlog.get_logger("store")
 
-# The definition of each object of a schema by its name, such as "trigger passes_update".
-SchemaObjects = Mapping[str, str]
+# The definition of each object of a schema by the name of its table (its own if it has none) and by
+# its kind and name, such as "trigger passes_update".
+SchemaObjects = Mapping[tuple[str, str], str]
 
 
 def read_migration(package: str, name: str) -> str:
@@ -46,11 +47,17 @@ def log_migrations(database: str, done: Sequence[str], names: Sequence[str]) -> 
 
 def list_schema_faults(stored: SchemaObjects, created: SchemaObjects) -> list[str]:
     """Describe each object that the database lacks, has in addition, or has in another form."""
+    # Of a table that no migration creates, its parts say nothing more.
+    owners = {owner for owner, _ in created}
     faults = dict.fromkeys(created.keys() - stored.keys(), "is missing")
-    faults |= dict.fromkeys(stored.keys() - created.keys(), "does not belong there")
     faults |= {
-        name: "is not as the migrations create it"
-        for name in stored.keys() & created.keys()
-        if stored[name] != created[name]
+        (owner, name): "does not belong there"
+        for owner, name in stored.keys() - created.keys()
+        if owner in owners or name in {f"{kind} {owner}" for kind in ("table", "view", "function")}
     }
-    return [f"{name} {faults[name]}" for name in sorted(faults)]
+    faults |= {
+        key: "is not as the migrations create it"
+        for key in stored.keys() & created.keys()
+        if stored[key] != created[key]
+    }
+    return sorted(f"{name} {fault}" for (_, name), fault in faults.items())

@@ -24,9 +24,9 @@ from tests.support.example_market import NOON, make_coverage, seed_market
 from tests.support.postgres.server import (
     PostgresServer,
     SharedServer,
+    copy_database,
     find_installations,
     get_shared_server,
-    make_empty_database,
 )
 from tests.support.running_service import RunningService, Transport, open_stores, run_service
 from tests.support.store_homes import HomeFactory, StoreHome, make_postgres_home, make_sqlite_home
@@ -148,7 +148,7 @@ def postgres(
 @pytest.fixture
 async def database(postgres: SharedServer) -> AsyncIterator[str]:
     """The URL of an empty PostgreSQL database."""
-    async with make_empty_database(postgres.url) as url:
+    async with copy_database(postgres.url) as url:
         yield url
 
 

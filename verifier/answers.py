@@ -322,30 +322,23 @@ def _check_pagination(query: Query, expected: Json, report: Report) -> None:
 def check_rows(answers: Answers, report: Report) -> None:
     """Check each row against the catalog; `Verification` checks the rows by themselves."""
     names = {one["id"]: one["name"] for one in answers.catalog["indicators"]}
+    tiers, covered = answers.catalog["tiers"], answers.catalog["coverage"]["assets"]
+    engines = {asset["ticker"]: asset["alerts"] for asset in covered if asset["alerts"]}
     until = parse_served_time(answers.stats["window"]["until"])
     for row in answers.feed.rows:
-        label = f"feed: {format_value(row['id'])}"
+        label, tier = f"feed: {format_value(row['id'])}", row["tier"]
         created_at = parse_served_time(row["created_at"])
-        oldest = answers.feed.as_of - RETENTION[row["tier"]]
+        oldest = answers.feed.as_of - RETENTION[tier]
         report.check_true(f"{label} is outside the days kept", oldest < created_at <= until)
-        for name, value in {
-            "asset_class": answers.assets.get(row["ticker"], {}).get("asset_class"),
-            "indicator_name": names.get(row["indicator"]),
-        }.items():
-            report.check_equal(f"{label}: {name}", row[name], value)
-        is_covered = _is_covered(row, answers.catalog)
+        asset_class = answers.assets.get(row["ticker"], {}).get("asset_class")
+        report.check_equal(f"{label}: asset_class", row["asset_class"], asset_class)
+        name = names.get(row["indicator"])
+        report.check_equal(f"{label}: indicator_name", row["indicator_name"], name)
+        is_covered = row["indicator"] in tiers[tier]["indicators"] and (
+            tier == "universe" or row["timeframe"] in engines.get(row["ticker"], ())
+        )
         report.check_true(f"{label}: the catalog does not cover it", is_covered)
-        report.checked["alerts" if row["tier"] == "alerts" else "rows"] += 1
-
-
-def _is_covered(row: Row, catalog: Json) -> bool:
-    """Return whether the catalog lists the indicator of a row, and the engine of an alert."""
-    is_known: bool = row["indicator"] in catalog["tiers"][row["tier"]]["indicators"]
-    if row["tier"] == "universe":
-        return is_known
-    assets = catalog["coverage"]["assets"]
-    by_ticker = {asset["ticker"]: asset["alerts"] for asset in assets if asset["alerts"]}
-    return is_known and row["timeframe"] in by_ticker.get(row["ticker"], ())
+        report.checked["alerts" if tier == "alerts" else "rows"] += 1
 
 
 def check_cooldown(answers: Answers, report: Report) -> None:

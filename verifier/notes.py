@@ -7,7 +7,6 @@ tlog-policy.
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Self
@@ -253,7 +252,6 @@ class InclusionProof:
 
 
 NO_QUORUM = "none"
-THRESHOLD_WORDS: dict[str, Callable[[int], int]] = {"any": lambda n: 1, "all": lambda n: n}
 
 
 class PolicyError(Exception):
@@ -300,90 +298,72 @@ class Policy:
 
 def parse_policy(text: str) -> Policy:
     """Parse a policy file; PolicyError names the line that is wrong."""
-    reader = _PolicyReader()
+    policy = Policy()
     for number, line in enumerate(text.split("\n"), 1):
         try:
-            reader.read_line(line)
+            _read_policy_line(policy, line)
         except (PolicyError, NoteError) as error:
             raise PolicyError(f"line {number}: {error}") from None
-    if not reader.policy.quorum:
+    if not policy.quorum:
         raise PolicyError("there is no quorum line, such as `quorum none` or `quorum NAME`")
-    return reader.policy
+    return policy
 
 
-class _PolicyReader:
-    """Reads a policy line by line; names must be defined before they are used."""
-
-    def __init__(self) -> None:
-        self.policy = Policy()
-        self._grouped: set[str] = set()
-        self._keys: set[tuple[int, bytes]] = set()
-
-    def read_line(self, line: str) -> None:
-        """Add the content of a line to the policy."""
-        if any((c < " " and c != "\t") or c == "\x7f" for c in line):
-            raise PolicyError("control characters are not allowed")
-        words = line.replace("\t", " ").strip(" ").split(" ")
-        keyword, *items = [word for word in words if word] or ["#"]
-        if keyword.startswith("#"):
+def _read_policy_line(policy: Policy, line: str) -> None:
+    """Add the content of a line to a policy; names must be defined before they are used."""
+    if any((c < " " and c != "\t") or c == "\x7f" for c in line):
+        raise PolicyError("control characters are not allowed")
+    match [word for word in line.replace("\t", " ").split(" ") if word]:
+        case []:
             return
-        readers: dict[str, Callable[..., None]] = {
-            "log": self._read_log,
-            "witness": self._read_witness,
-            "group": self._read_group,
-            "quorum": self._read_quorum,
-        }
-        if keyword not in readers:
-            raise PolicyError(f"{keyword!r} is none of {', '.join(readers)}")
-        try:
-            readers[keyword](*items)
-        except TypeError:
-            raise PolicyError(f"a {keyword} line does not have {len(items)} items") from None
+        case [comment, *_] if comment.startswith("#"):
+            return
+        case ["log", vkey] | ["log", vkey, _]:
+            policy.logs.append(_parse_new_key(policy, vkey, LOG_KEY))
+        case ["witness", name, vkey, *urls] if len(urls) <= 1:
+            _refuse_used_name(policy, name)
+            policy.witnesses[name] = _parse_new_key(policy, vkey, *COSIGNER_KINDS)
+            if urls:
+                policy.urls[name] = urls[0]
+        case ["group", name, threshold, *members] if members:
+            _refuse_used_name(policy, name)
+            grouped = [one for _, others in policy.groups.values() for one in others]
+            for one in members:
+                _require_defined(policy, one)
+                if one in grouped:
+                    raise PolicyError(f"{one} is already a member of a group")
+                grouped.append(one)
+            count = len(members)
+            words = {"any": 1, "all": count}
+            needed = words[threshold] if threshold in words else parse_number(threshold)
+            if not 1 <= needed <= count:
+                raise PolicyError(f"{needed} of {count} members cannot be required")
+            policy.groups[name] = needed, tuple(members)
+        case ["quorum", name]:
+            if policy.quorum:
+                raise PolicyError("there are two quorum lines")
+            if name != NO_QUORUM:
+                _require_defined(policy, name)
+            policy.quorum = name
+        case ["log" | "witness" | "group" | "quorum" as keyword, *items]:
+            raise PolicyError(f"a {keyword} line does not have {len(items)} items")
+        case [keyword, *_]:
+            raise PolicyError(f"{keyword!r} is none of log, witness, group, quorum")
 
-    def _read_log(self, vkey: str, url: str = "") -> None:
-        self.policy.logs.append(self._parse_key(vkey, LOG_KEY))
 
-    def _read_witness(self, name: str, vkey: str, url: str = "") -> None:
-        self._refuse_used_name(name)
-        self.policy.witnesses[name] = self._parse_key(vkey, *COSIGNER_KINDS)
-        self.policy.urls |= {name: url} if url else {}
+def _parse_new_key(policy: Policy, vkey: str, *kinds: int) -> VerifierKey:
+    key = VerifierKey.parse(vkey, *kinds)
+    known = [(one.kind, one.public_key) for one in (*policy.logs, *policy.witnesses.values())]
+    if (key.kind, key.public_key) in known:
+        raise PolicyError(f"the key of {key.name} occurs twice")
+    return key
 
-    def _read_group(self, name: str, threshold: str, member: str, *others: str) -> None:
-        self._refuse_used_name(name)
-        members = (member, *others)
-        for one in members:
-            self._require_defined(one)
-            if one in self._grouped:
-                raise PolicyError(f"{one} is already a member of a group")
-            self._grouped.add(one)
-        count = len(members)
-        word = THRESHOLD_WORDS.get(threshold)
-        needed = parse_number(threshold) if word is None else word(count)
-        if not 1 <= needed <= count:
-            raise PolicyError(f"{needed} of {count} members cannot be required")
-        self.policy.groups[name] = needed, members
 
-    def _read_quorum(self, name: str) -> None:
-        if self.policy.quorum:
-            raise PolicyError("there are two quorum lines")
-        if name != NO_QUORUM:
-            self._require_defined(name)
-        self.policy.quorum = name
+def _refuse_used_name(policy: Policy, name: str) -> None:
+    if name in (NO_QUORUM, *policy.witnesses, *policy.groups):
+        raise PolicyError(f"the name {name} is already in use")
 
-    def _parse_key(self, vkey: str, *kinds: int) -> VerifierKey:
-        key = VerifierKey.parse(vkey, *kinds)
-        if (key.kind, key.public_key) in self._keys:
-            raise PolicyError(f"the key of {key.name} occurs twice")
-        self._keys.add((key.kind, key.public_key))
-        return key
 
-    def _refuse_used_name(self, name: str) -> None:
-        if name == NO_QUORUM or self._is_defined(name):
-            raise PolicyError(f"the name {name} is already in use")
-
-    def _require_defined(self, name: str) -> None:
-        if not self._is_defined(name):
-            raise PolicyError(f"{name} is not defined on a line above")
-
-    def _is_defined(self, name: str) -> bool:
-        return name in self.policy.witnesses or name in self.policy.groups
+def _require_defined(policy: Policy, name: str) -> None:
+    if name not in (*policy.witnesses, *policy.groups):
+        raise PolicyError(f"{name} is not defined on a line above")

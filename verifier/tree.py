@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import reduce
 
 HASH_BYTES = 32
 EMPTY_ROOT = hashlib.sha256(b"").digest()
@@ -38,10 +39,7 @@ def combine_peaks(peaks: Sequence[bytes]) -> bytes:
     """Return the root of the tree with these complete subtrees, from left to right."""
     if not peaks:
         return EMPTY_ROOT
-    root = peaks[-1]
-    for peak in reversed(peaks[:-1]):
-        root = hash_children(peak, root)
-    return root
+    return reduce(lambda root, peak: hash_children(peak, root), reversed(peaks))
 
 
 def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:

@@ -843,15 +843,13 @@ class Verification:
         if not rows:
             return
         text = f"{len(rows)} rows since {rows[0]['created_at']} are in no signed checkpoint yet"
-        first = min(parse_served_time(self._get_seen_at(row)) for row in rows)
+        recorded = (self._recorded.get(row["id"]) for row in rows)
+        seen_at = [one.seen_at for one in recorded if one is not None and one.seen_at]
+        first = min([self._now, *map(parse_served_time, seen_at)])
         if feed.source != RECORDED_DATA:
             first = min(first, parse_served_time(rows[0]["created_at"]))
         is_overdue = first < self._now - SIGNED_WITHIN
         (self.report.obstacles if is_overdue else self.report.notes).append(text)
-
-    def _get_seen_at(self, row: Row) -> str:
-        known = self._recorded.get(row["id"])
-        return known.seen_at if known is not None and known.seen_at else format_time(self._now)
 
     def _check_pair(self, row: Row, leaf: Leaf, leaf_hash: bytes) -> list[RecordedRow]:
         """Check a row against a leaf; return it as verified if they match."""

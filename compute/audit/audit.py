@@ -58,7 +58,7 @@ from store.change_table import ChangeTable
 from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.digest import digest_alerts, digest_bars, digest_changes
 from store.errors import DamagedError
-from store.log_leaves import LogStart
+from store.log_tree import LogStart
 from store.market_rows import AlertRow, CommitInputs, CommitRow
 from store.sql.audit_reads import StoredMarket
 from store.sql.market_store import MarketStore

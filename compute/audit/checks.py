@@ -23,16 +23,19 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
 )
 from store.digest import GENESIS, digest_commit, digest_context, digest_coverage
-from store.log_leaves import SALT_BYTES, START_AT, LogStart, hash_row
 from store.log_tree import (
     EMPTY_ROOT,
     HASH_BYTES,
+    SALT_BYTES,
+    START_AT,
+    LogStart,
     Range,
     Tiles,
     TreeError,
     extend_tiles,
     hash_leaf,
     hash_ranges,
+    hash_row,
 )
 from store.market_rows import CommitInputs, EpochRow, FeedRow
 from store.sql.audit_reads import StoredLog, StoredMarket

@@ -25,14 +25,14 @@ from service.config.stores import (
 )
 from store.access_rows import Notice
 from store.errors import StoreError
-from store.sqlite.copies import (
+from store.sqlite.files import (
     check_integrity,
     copy_database,
     free_spare,
     keep_spare,
     open_read_only,
+    sync_folder,
 )
-from store.sqlite.files import sync_folder
 from store.sqlite.schema import (
     ACCESS_MIGRATIONS,
     MARKET_MIGRATIONS,

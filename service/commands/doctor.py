@@ -251,7 +251,7 @@ async def _grade_store(settings: Settings, kind: StoreKind) -> tuple[Grade, str]
             return "fix", f"{location} {fault}: set SIGNALS_DATABASE_URL to another file"
         is_older = await count_pending_migrations(settings, kind) > 0
         if settings.is_sqlite:
-            from store.sqlite.copies import check_integrity
+            from store.sqlite.files import check_integrity
 
             check_integrity(path, "quick_check")
     except StoreError as error:

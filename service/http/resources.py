@@ -103,7 +103,7 @@ async def run_maintenance(
     # It would delete by it, before or without a run.
     await refuse_wrong_clock(settings, resources.market, clock())
     if settings.is_sqlite:
-        from store.sqlite.copies import keep_spare
+        from store.sqlite.files import keep_spare
 
         await asyncio.to_thread(keep_spare, settings.market_path)
     on_open()

@@ -1,9 +1,12 @@
 """A PostgreSQL schema and the session pool of one process.
 
+Statements are those of SQLite: their placeholders are converted, and index hints removed.
 No time that is stored comes from the server's clock: callers pass every time as a value.
 """
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -11,16 +14,17 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Self
 
 import asyncpg
+from asyncpg import Connection, Record
+from asyncpg.pool import PoolConnectionProxy
 
 from store.addresses import redact_database_url
 from store.errors import DatabaseFailureError, StoreError, UnreachableError
 from store.postgres.schema import DATABASE_ERRORS, migrate
-from store.postgres.transaction import PostgresDatabase
-from store.sql.database import READ_LIMITS_S, Folded, Lane, limit_seconds
+from store.sql.database import READ_LIMITS_S, Database, Engine, Folded, Lane, limit_seconds
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
 POOL_SIZE = 5
@@ -69,7 +73,75 @@ PLANNER_SETTINGS = {
 }
 
 
-class PostgresEngine:
+# Only SQLite has index hints. (?<!:) keeps casts such as ::bigint from being read as names.
+_HINT = re.compile(r"\s(NOT INDEXED|INDEXED BY \w+)")
+_PLACEHOLDER = re.compile(r"\?|(?<!:):(\w+)")
+
+
+@lru_cache(maxsize=1024)
+def convert_placeholders(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with `$1` placeholders and no index hints, and its parameter names."""
+    places: dict[str, int] = {}
+    # A name keeps its place; a question mark gets the next one.
+    numbered = _PLACEHOLDER.sub(
+        lambda found: f"${places.setdefault(found[1] or f'{len(places)}', len(places) + 1)}",
+        _HINT.sub("", sql),
+    )
+    return numbered, tuple(places)
+
+
+class PostgresDatabase(Database):
+    """A Database bound to one connection and its open transaction."""
+
+    packed_bars = "string_agg(encode(b.data, 'hex'), '')"
+
+    def __init__(
+        self, connection: Connection | PoolConnectionProxy, timeout_s: float | None = None
+    ) -> None:
+        """`timeout_s` limits each statement on this side, by default as the session does."""
+        self.connection = connection
+        self._timeout_s = timeout_s
+
+    async def execute(self, sql: str, *values: object, **named: object) -> Sequence[Record]:
+        statement, names = convert_placeholders(sql)
+        given = values or [named[name] for name in names]
+        found: Sequence[Record] = await self.connection.fetch(
+            statement, *given, timeout=self._timeout_s
+        )
+        return found
+
+    async def execute_page(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
+        return await self.execute(sql, **values)
+
+    async def fetch_packed(self, columns: str, sql: str, *values: object) -> list[list[Any]]:
+        packed = (
+            f"SELECT coalesce(json_agg(json_build_array({columns})), '[]')::text FROM ({sql}) q"
+        )
+        rows: list[list[Any]] = json.loads((await self.execute(packed, *values))[0][0])
+        return rows
+
+    async def insert(
+        self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
+    ) -> None:
+        names = [name.strip(' "') for name in columns.split(",")]
+        if not conflict:
+            await self.connection.copy_records_to_table(table, records=rows, columns=names)
+        elif rows:
+            placeholders = ", ".join(f"${n + 1}" for n in range(len(names)))
+            sql = f"INSERT INTO {table} ({columns}) VALUES ({placeholders}) {conflict}"
+            await self.connection.executemany(sql, rows)
+
+    async def advance_id_sequence(self, table: str) -> None:
+        # Rows inserted with explicit ids do not advance the sequence.
+        statement = f"SELECT setval(pg_get_serial_sequence($1, 'id'), max(id)) FROM {table}"
+        await self.connection.execute(statement, table)
+
+    async def acquire_named_lock(self, *names: str) -> None:
+        sql = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+        await self.connection.execute(sql, "/".join(names))
+
+
+class PostgresEngine(Engine):
     """An open, migrated schema; each transaction borrows a session from the pool.
 
     `lane_sizes` is the number of sessions that a lane may hold, by default all of them. Writes
@@ -115,58 +187,40 @@ class PostgresEngine:
 
     @property
     def name(self) -> str:
-        """The address of the database without credentials, for messages and logs."""
         return redact_database_url(self.url)
 
     async def close(self) -> None:
-        """Close every session; idempotent."""
         await self._health.close()
         await self._pool.close()
 
     async def check_writes(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
-        """Raise StoreError if the last write of any kind failed.
-
-        The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
-        """
         await self._health.check(tests, max_age_s)
 
     async def measure(self) -> tuple[str, int]:
-        """Return the server's version, and the bytes of the schema's tables and indexes."""
         async with self.acquire_connection() as database:
             (row,) = await database.execute(MEASURE_SCHEMA, self.schema)
         return f"PostgreSQL {row['version']}", int(row["size_bytes"])
 
     @asynccontextmanager
-    async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a write transaction: committed at the end, rolled back on any exception."""
+    async def begin_write(self, *, is_durable: bool = False) -> AsyncIterator[PostgresDatabase]:
+        # synchronous_commit stays on for all transactions, so each is durable. Switching it off for
+        # counted calls, as SQLite's NORMAL does, would lose counts even in a crash of the server.
         with self._health.report("transaction"):
             async with self._acquire_session(self.write_lane) as session, session.transaction():
                 database = PostgresDatabase(session)
                 await set_time_limit(database, COMMAND_TIMEOUT_S)
                 yield database
 
-    def begin_durable_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
-        """Hold a write transaction that is on the disk once it is committed."""
-        # synchronous_commit stays on for all transactions. Switching it off for counted calls, as
-        # SQLite's NORMAL does, would lose counts even in a crash of the server alone.
-        return self.begin_write()
-
     def acquire_writer(self) -> AbstractAsyncContextManager[PostgresDatabase]:
-        """Hold a session for writes of which each statement is a transaction by itself."""
         return self.acquire_connection()
 
     async def count(self, sql: str, *values: object) -> Sequence[asyncpg.Record]:
-        """Run a short statement about counted calls, a transaction by itself; return its rows."""
         with self._health.report("count"):
             async with self.acquire_connection() as database:
                 return await database.execute(sql, *values)
 
     @asynccontextmanager
     async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[PostgresDatabase]:
-        """Hold a read transaction: every statement in it sees the same version.
-
-        Raise StoreError if the lane is busy, or a statement takes, for longer than its limit.
-        """
         async with (
             self._acquire_session(lane) as session,
             session.transaction(isolation="repeatable_read", readonly=True),
@@ -182,14 +236,12 @@ class PostgresEngine:
         values: Mapping[str, object],
         fold: Callable[[Iterable[tuple[Any, ...]]], Folded],
     ) -> Folded:
-        """Return what `fold`, called in a thread, makes of the rows of a query."""
         async with self.begin_read() as database:
             rows = await database.execute_page(sql, values)
         return await asyncio.to_thread(fold, map(tuple, rows))
 
     @asynccontextmanager
     async def acquire_connection(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a session for one statement, which is a transaction by itself."""
         async with self._acquire_session(Lane.PAGES) as session:
             yield PostgresDatabase(session, READ_LIMITS_S[Lane.PAGES] + SILENCE_S)
 

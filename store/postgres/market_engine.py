@@ -17,9 +17,10 @@ from asyncpg import Connection
 
 from store.addresses import redact_database_url
 from store.errors import LockTakenError, StoreError
-from store.migrations import SchemaObjects, list_schema_faults
+from store.migrations import list_schema_faults
 from store.postgres.engine import (
     COMMAND_TIMEOUT_S,
+    PostgresDatabase,
     PostgresEngine,
     connect,
     raise_store_errors,
@@ -32,8 +33,7 @@ from store.postgres.schema import (
     list_applied_migrations,
     load_statements,
 )
-from store.postgres.transaction import PostgresDatabase
-from store.sql.database import Lane
+from store.sql.database import Lane, MarketEngine
 
 # Advisory locks are numbered per database; schema.py uses the number before this one.
 COMPUTE_LOCK_ID = 5_189_272
@@ -56,7 +56,7 @@ WHERE locktype = 'advisory' AND granted AND classid = 0 AND objid = $1
 BUMP_VERSION = "UPDATE version SET number = number + 1 RETURNING pg_notify($1, number::text)"
 
 
-class PostgresMarketEngine(PostgresEngine):
+class PostgresMarketEngine(PostgresEngine, MarketEngine):
     """An open market schema with its compute lock and version."""
 
     # One of the five sessions is always left for the snapshot and for probes.
@@ -73,16 +73,25 @@ class PostgresMarketEngine(PostgresEngine):
         self._holder_idle_since: tuple[object, float] = None, 0.0
 
     async def close(self) -> None:
-        """Close every session and release the lock; idempotent."""
         await _cancel_task(self._watch_task)
         await self.unlock()
         await super().close()
 
     async def lock(self) -> None:
-        """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
         if self.is_locked:
             return
-        session = await self._open_lock_session()
+        with raise_store_errors(self.name):
+            session_name = f"signals process (pid {os.getpid()} on {socket.gethostname()})"
+            session = await connect(self.url, self.schema, application_name=session_name)
+            try:
+                if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
+                    holder = await self._check_lock_holder(session)
+                    # Checking may have terminated an idle holder, so try once more.
+                    if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
+                        raise LockTakenError(f"{holder} is computing on {self.name}")
+            except BaseException:
+                await session.close()
+                raise
         # A closed session stays in place until a new one has the lock. With None here
         # begin_compute_write would commit through the pool as soon as no process holds the lock,
         # although another one may have computed meanwhile.
@@ -91,12 +100,10 @@ class PostgresMarketEngine(PostgresEngine):
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(session))
 
     def check_lock(self) -> None:
-        """Raise LockTakenError if the session that held the lock has ended; never block."""
         if self._lock_session is not None and self._lock_session.is_closed():
             raise LockTakenError(f"no longer computing on {self.name}: its session has ended")
 
     async def unlock(self) -> None:
-        """Release the compute lock; idempotent."""
         session, self._lock_session = self._lock_session, None
         await _cancel_task(self._heartbeat_task)
         if session is not None:
@@ -104,28 +111,20 @@ class PostgresMarketEngine(PostgresEngine):
                 await session.close()
 
     @asynccontextmanager
-    async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a write transaction: committed at the end, rolled back on any exception."""
-        async with super().begin_write() as database:
+    async def begin_write(self, *, is_durable: bool = False) -> AsyncIterator[PostgresDatabase]:
+        async with super().begin_write(is_durable=is_durable) as database:
             yield database
             await database.connection.execute(BUMP_VERSION, CHANNEL)
 
     def begin_test_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
-        """Hold a write transaction that makes no reader read again."""
         return super().begin_write()
 
     @property
     def is_locked(self) -> bool:
-        """True if this process holds the compute lock."""
         return self._lock_session is not None and not self._lock_session.is_closed()
 
     @asynccontextmanager
     async def begin_compute_write(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a write transaction of the compute process.
-
-        Raise LockTakenError if another process holds the lock, or may hold it because this
-        process's session has ended.
-        """
         with self._health.report("transaction"):
             async with (
                 self._session_turn,
@@ -143,12 +142,10 @@ class PostgresMarketEngine(PostgresEngine):
                 await database.connection.execute(BUMP_VERSION, CHANNEL)
 
     async def find_schema_faults(self) -> list[str]:
-        """Describe how the schema differs from the one that the migrations create."""
         with raise_store_errors(self.name):
             return await find_schema_faults(self.url, self.schema, MARKET_MIGRATIONS)
 
     def version(self) -> int:
-        """Return a number that changes with every commit; never blocks."""
         # The watcher keeps the number current, so a request pays no round trip for it.
         if self._watch_task is None:
             self._watch_task = asyncio.create_task(self._watch_version())
@@ -169,22 +166,6 @@ class PostgresMarketEngine(PostgresEngine):
             if isinstance(error, LockTakenError) or not session.is_closed():
                 raise
             raise LockTakenError(f"no longer computing on {error}") from error
-
-    async def _open_lock_session(self) -> asyncpg.Connection:
-        """Open a session and acquire the lock in it; raise LockTakenError if it is taken."""
-        with raise_store_errors(self.name):
-            session_name = f"signals process (pid {os.getpid()} on {socket.gethostname()})"
-            session = await connect(self.url, self.schema, application_name=session_name)
-            try:
-                if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
-                    holder = await self._check_lock_holder(session)
-                    # Checking may have terminated an idle holder, so try once more.
-                    if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
-                        raise LockTakenError(f"{holder} is computing on {self.name}")
-            except BaseException:
-                await session.close()
-                raise
-        return session
 
     async def _check_lock_holder(self, session: asyncpg.Connection) -> str:
         """Return the name of the lock's holder; terminate its session if idle for a lease."""
@@ -215,27 +196,26 @@ class PostgresMarketEngine(PostgresEngine):
 
     async def _watch_version(self) -> None:
         """Keep the version current; reconnect after a failure."""
+
+        def on_version(session: object, pid: int, channel: str, payload: object) -> None:
+            self._version = int(str(payload))
+
         while True:
             with suppress(*DATABASE_ERRORS):
-                await self._follow_version()
+                session = await connect(self.url, self.schema)
+                try:
+                    await session.add_listener(CHANNEL, on_version)
+                    while True:
+                        # Notifications can be lost with a connection, so the version is also
+                        # polled. One that came meanwhile is newer than the answer.
+                        known = self._version
+                        polled = await session.fetchval("SELECT number FROM version")
+                        if self._version == known:
+                            self._version = polled
+                        await asyncio.sleep(POLL_S)
+                finally:
+                    session.terminate()
             await asyncio.sleep(POLL_S)
-
-    async def _follow_version(self) -> None:
-        session = await connect(self.url, self.schema)
-        try:
-            await session.add_listener(CHANNEL, self._on_version)
-            while True:
-                # Notifications can be lost with a connection, so the version is also polled. One
-                # that came meanwhile is newer than the answer.
-                known, polled = self._version, await session.fetchval("SELECT number FROM version")
-                if self._version == known:
-                    self._version = polled
-                await asyncio.sleep(POLL_S)
-        finally:
-            session.terminate()
-
-    def _on_version(self, session: object, pid: int, channel: str, payload: object) -> None:
-        self._version = int(str(payload))
 
 
 async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
@@ -316,14 +296,7 @@ async def find_schema_faults(url: str, schema: str, migrations: Sequence[str]) -
         await transaction.rollback()
         await session.close()
     created |= {key: text for key, text in restored.items() if stored.get(key) == text}
-    # Of a table that no migration creates, its parts say nothing more.
-    owners = {owner for owner, _ in created}
-    told = {
-        (owner, name): text
-        for (owner, name), text in stored.items()
-        if owner in owners or name in (f"table {owner}", f"function {owner}")
-    }
-    return list_schema_faults(_drop_owners(told), _drop_owners(created))
+    return list_schema_faults(stored, created)
 
 
 async def _list_objects(session: Connection, schema: str) -> dict[tuple[str, str], str]:
@@ -335,10 +308,6 @@ async def _list_objects(session: Connection, schema: str) -> dict[tuple[str, str
         (row["owner"], f"{row['kind']} {row['name']}"): row["definition"].replace(schema, "")
         for row in rows
     }
-
-
-def _drop_owners(objects: dict[tuple[str, str], str]) -> SchemaObjects:
-    return {name: text for (_, name), text in objects.items()}
 
 
 SELECT_SERVER_INFO = """

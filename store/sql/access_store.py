@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from functools import partial
 from typing import Any, Literal
 
@@ -83,7 +83,7 @@ class AccessStore(PurchaseStore):
         """Raise StoreError if the store is lost, or cannot write a count or a claim."""
 
         async def test_transaction() -> None:
-            async with self._engine.begin_durable_write() as db:
+            async with self._engine.begin_write(is_durable=True) as db:
                 await db.execute(INSERT_CLAIM, *TEST_CLAIM)
                 for statement in TEST_WRITES:
                     await db.execute(statement)
@@ -112,14 +112,15 @@ class AccessStore(PurchaseStore):
         self, link_hash: bytes, session_hash: bytes, at: int, expires_at: int
     ) -> str | None:
         """Exchange a link for a session; return its e-mail, None if used, expired or unknown."""
-        async with self._engine.begin_durable_write() as db:
-            used = await db.execute_named(
+        async with self._engine.begin_write(is_durable=True) as db:
+            used = await db.execute(
                 """
 UPDATE sign_in_links SET used_at = :at
 WHERE token_hash = :token_hash AND used_at IS NULL AND expires_at > :at
 RETURNING contact_email, is_owner
 """,
-                {"at": at, "token_hash": link_hash},
+                at=at,
+                token_hash=link_hash,
             )
             if not used:
                 return None
@@ -196,7 +197,7 @@ ORDER BY at DESC LIMIT 1 OFFSET ? - 1
         find_last_sql = """
 SELECT 1 FROM access_requests WHERE contact_email > '' ORDER BY contact_email LIMIT 1 OFFSET ?
 """
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             await db.acquire_named_lock("access requests")
             is_known = bool(await db.execute(find_sql, request.contact_email))
             if not is_known and await db.execute(find_last_sql, max_requests - 1):
@@ -242,7 +243,7 @@ FROM access_requests ORDER BY created_at, contact_email
             "INSERT INTO watchlist (holder, ticker, added_at) VALUES (?, ?, ?) "
             "ON CONFLICT DO NOTHING"
         )
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             await db.acquire_named_lock("watchlist", holder)
             if await fetch_value(db, count_sql, holder, ticker) >= limit:
                 return False
@@ -345,19 +346,14 @@ ON CONFLICT (client_id) DO UPDATE SET name = excluded.name,
   redirect_uris = excluded.redirect_uris, created_at = excluded.created_at
 RETURNING 1
 """
-        values = {
-            "client_id": client.client_id,
-            "name": client.name,
-            "redirect_uris": json.dumps(client.redirect_uris),
-            "created_at": client.created_at,
-            "max_clients": max_clients,
-        }
-        async with self._engine.begin_durable_write() as db:
+        uris = json.dumps(client.redirect_uris)
+        values = asdict(client) | {"redirect_uris": uris, "max_clients": max_clients}
+        async with self._engine.begin_write(is_durable=True) as db:
             await db.acquire_named_lock("oauth clients")
-            if await db.execute_named(sql, values):
+            if await db.execute(sql, **values):
                 return True
             await db.execute(PRUNE_CLIENTS, unused_since)
-            return bool(await db.execute_named(sql, values))
+            return bool(await db.execute(sql, **values))
 
     async def find_client(self, client_id: str) -> OAuthClient | None:
         """Return a client that registered itself, or whose document was read before, or None."""
@@ -439,7 +435,7 @@ WHERE id_hash = ? AND created_at > ? AND code_hash IS NULL RETURNING 1
         `spent` if the code was exchanged before, `full` if the membership has ended or reached a
         limit on keys. The code is spent in each case.
         """
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             take_sql = "DELETE FROM oauth_requests WHERE code_hash = ? RETURNING 1"
             if not await db.execute(take_sql, code_hash):
                 return "spent"
@@ -448,15 +444,15 @@ WHERE id_hash = ? AND created_at > ? AND code_hash IS NULL RETURNING 1
                 rows = await db.execute(INSERT_OPERATOR_KEY, *key)
             else:
                 await db.acquire_named_lock("keys of a membership", str(request.membership_id))
-                values = {
-                    "key_hash": key_hash,
-                    "label": request.client_name,
-                    "created_at": at,
-                    "membership_id": request.membership_id,
-                    "expires_at": tokens.refresh_expires_at,
+                rows = await db.execute(
+                    INSERT_MEMBER_KEY,
+                    key_hash=key_hash,
+                    label=request.client_name,
+                    created_at=at,
+                    membership_id=request.membership_id,
+                    expires_at=tokens.refresh_expires_at,
                     **limits._asdict(),
-                }
-                rows = await db.execute_named(INSERT_MEMBER_KEY, values)
+                )
             if not rows:
                 return "full"
             key_id = int(rows[0]["id"])
@@ -499,7 +495,7 @@ DELETE FROM oauth_grants WHERE key_id = :key_id AND grant_hash NOT IN (
   SELECT grant_hash FROM oauth_grants WHERE key_id = :key_id AND {_USABLE}
   ORDER BY issued_at DESC LIMIT :kept)
 """
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             await db.acquire_named_lock("tokens of a connection", str(key_id))
             if not await db.execute(extend_sql, tokens.refresh_expires_at, key_id, at):
                 return "ended"
@@ -507,12 +503,12 @@ DELETE FROM oauth_grants WHERE key_id = :key_id AND grant_hash NOT IN (
             if await fetch_value(db, count_sql, key_id) >= max_live:
                 return "busy"
             times = {"key_id": key_id, "at": at, "until": until}
-            if not await db.execute_named(use_sql, {**times, "grant_hash": grant_hash}):
+            if not await db.execute(use_sql, grant_hash=grant_hash, **times):
                 await db.execute("UPDATE keys SET revoked_at = ? WHERE id = ?", at, key_id)
                 return "replayed"
             # Each use makes an access token, so these are all that can still be used again, and as
             # many that were not used.
-            await db.execute_named(trim_sql, {**times, "kept": 2 * max_live})
+            await db.execute(trim_sql, kept=2 * max_live, **times)
             await _insert_tokens(db, key_id, tokens, at)
         return "renewed"
 

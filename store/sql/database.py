@@ -1,5 +1,7 @@
 """The interface between stores and database engines: transactions, statements, locks, lanes.
 
+What the methods of both engines do is documented here; an engine documents what is its own.
+
 Both engines take the same statements: `?` and `:name` are placeholders, and an engine without index
 hints (NOT INDEXED, INDEXED BY) removes them. No `?` has a number, because Python 3.12.0 to 3.12.3
 takes it for a name, with a warning.
@@ -67,11 +69,8 @@ class Database(Protocol):
     packed_bars: str
     """The aggregate that joins the data of blocks `b` of bars as hexadecimal text, in any order."""
 
-    async def execute(self, sql: str, *values: object) -> Sequence[Row]:
-        """Return every row of a statement; no cursor stays open."""
-
-    async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[Row]:
-        """Return every row of a statement with named parameters."""
+    async def execute(self, sql: str, *values: object, **named: object) -> Sequence[Row]:
+        """Return every row of a statement with parameters of one kind; no cursor stays open."""
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
         """Return every row of a statement; columns can be read by position only."""
@@ -117,11 +116,11 @@ class Engine(Protocol):
     async def measure(self) -> tuple[str, int]:
         """Return the database software with its version, and the bytes that the store takes."""
 
-    def begin_write(self) -> Transaction:
-        """Hold a write transaction: committed at the end, rolled back on any exception."""
+    def begin_write(self, *, is_durable: bool = False) -> Transaction:
+        """Hold a write transaction: committed at the end, rolled back on any exception.
 
-    def begin_durable_write(self) -> Transaction:
-        """Hold a write transaction that is on the disk once it is committed."""
+        If it `is_durable`, it is on the disk once it is committed.
+        """
 
     async def count(self, sql: str, *values: object) -> Sequence[Row]:
         """Run a short statement about counted calls, a transaction by itself; return its rows.
@@ -135,7 +134,8 @@ class Engine(Protocol):
     def begin_read(self, lane: Lane = Lane.PAGES) -> Transaction:
         """Hold a read transaction: every statement in it sees the same version.
 
-        Raise StoreError if the lane is busy, or the transaction takes, for longer than its limit.
+        Raise StoreError if the lane is busy, or the transaction (on PostgreSQL a statement of it)
+        takes, for longer than its limit.
         """
 
     async def fold_rows(

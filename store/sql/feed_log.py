@@ -11,8 +11,18 @@ from schemas.vocabulary import ACTION_CODES, TIMEFRAME_CODES
 from store import log_tree as tree
 from store.codes import KEY_CODES
 from store.errors import DamagedError
-from store.log_leaves import SALT_BYTES, START_AT, LogStart, render_row
-from store.log_tree import Range, TileId, TreeError, extend_tiles, hash_leaf, list_edge
+from store.log_tree import (
+    SALT_BYTES,
+    START_AT,
+    LogStart,
+    Range,
+    TileId,
+    TreeError,
+    extend_tiles,
+    hash_leaf,
+    list_edge,
+    render_row,
+)
 from store.market_rows import CheckpointRow, FeedRow, LeafRow, LogHead
 from store.sql.database import Database, Lane, MarketEngine
 from store.sql.market_reads import parse_alert, parse_change
@@ -124,7 +134,7 @@ class FeedLog:
         if named is None or (named["action"] is not None) != (named["tier"] == "alerts"):
             return None
         async with self._engine.acquire_connection() as db:
-            found = await db.execute_named(_FIND_LEAF_BY_TIER[named["tier"]], _encode(named))
+            found = await db.execute(_FIND_LEAF_BY_TIER[named["tier"]], **_encode(named))
         if not found:
             return None
         leaf = LeafRow(*found[0])

@@ -128,7 +128,7 @@ class StorePart:
 
     async def _write(self, sql: str, *values: object) -> Sequence[Row]:
         """Run a durable write; a statement returns rows to report what it wrote."""
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             return await db.execute(sql, *values)
 
 
@@ -212,17 +212,18 @@ class KeyStore(StorePart):
         expires_at: int | None = None,
     ) -> bool:
         """Store a key of a membership; False if that has ended or reached a limit."""
-        key = {
-            "key_hash": key_hash,
-            "label": label,
-            "created_at": created_at,
-            "membership_id": membership_id,
-            "expires_at": expires_at,
-            **limits._asdict(),
-        }
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             await db.acquire_named_lock("keys of a membership", str(membership_id))
-            return bool(await db.execute_named(INSERT_MEMBER_KEY, key))
+            made = await db.execute(
+                INSERT_MEMBER_KEY,
+                key_hash=key_hash,
+                label=label,
+                created_at=created_at,
+                membership_id=membership_id,
+                expires_at=expires_at,
+                **limits._asdict(),
+            )
+        return bool(made)
 
     async def rotate_key(
         self,
@@ -239,13 +240,13 @@ class KeyStore(StorePart):
         today's count of the key. A key that this one replaced ends at once.
         """
         bounds = limits or KeyLimits(NO_LIMIT, NO_LIMIT, at, NO_LIMIT)
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             membership_id = await fetch_value(
                 db, "SELECT membership_id FROM keys WHERE id = ?", key_id
             )
             await db.acquire_named_lock("keys of a membership", str(membership_id))
             # The successor lives as long as the key was meant to live when it was created.
-            inserted = await db.execute_named(
+            inserted = await db.execute(
                 """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id, expires_at, replaces)
 SELECT :key_hash, label, CAST(:at AS BIGINT), mode, membership_id,
@@ -259,7 +260,10 @@ WHERE id = :key_id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at 
          AND made.created_at > :created_since) < :max_rotated
 RETURNING id
 """,
-                {"key_hash": key_hash, "at": at, "key_id": key_id, **bounds._asdict()},
+                key_hash=key_hash,
+                at=at,
+                key_id=key_id,
+                **bounds._asdict(),
             )
             if not inserted:
                 return None
@@ -267,7 +271,7 @@ RETURNING id
             # Without this each rotation would give the plan another daily quota. With it, the keys
             # of a chain make at most twice the quota: the counts of every second one add up to at
             # most one quota.
-            await db.execute_named(
+            await db.execute(
                 """
 INSERT INTO usage (key_id, day, used, last_at)
 SELECT CAST(:successor_id AS BIGINT), CAST(:day AS INTEGER), max(used), 0 FROM usage
@@ -276,17 +280,20 @@ WHERE day = CAST(:day AS INTEGER)
 HAVING count(*) > 0
 RETURNING used
 """,
-                {"successor_id": successor_id, "day": at // DAY_MS, "key_id": key_id},
+                successor_id=successor_id,
+                day=at // DAY_MS,
+                key_id=key_id,
             )
             # Rotating twice leaves two working keys, not three, so the predecessor ends now.
             for end, ending in (
                 (at, "(SELECT replaces FROM keys WHERE id = :key_id)"),
                 (works_until, ":key_id"),
             ):
-                await db.execute_named(
+                await db.execute(
                     "UPDATE keys SET expires_at = CASE WHEN expires_at < :at THEN expires_at "
                     f"ELSE :at END WHERE id = {ending} RETURNING id",
-                    {"at": end, "key_id": key_id},
+                    at=end,
+                    key_id=key_id,
                 )
         return successor_id
 
@@ -342,7 +349,7 @@ RETURNING 1
         async with self._engine.acquire_writer() as db:
             await db.insert("calls", f"key_id, {', '.join(LoggedCall._fields)}", rows)
             for key_id in calls_by_key:
-                await db.execute_named(trim_sql, {"key_id": key_id, "kept": kept})
+                await db.execute(trim_sql, key_id=key_id, kept=kept)
 
     async def list_calls(self, key_id: int, limit: int) -> list[LoggedCall]:
         """Return the newest stored calls of a key, newest first."""

@@ -146,7 +146,7 @@ async def load_last_closes(db: Database, number: int | None, market_time: int) -
     """
     run_s = (find_latest_run(market_time) - RUN_DELAY_MS) // 1000
     closes: dict[str, int] = {}
-    for row in await db.execute_named(LIST_LAST_BARS, {"number": number, "run_s": run_s}):
+    for row in await db.execute(LIST_LAST_BARS, number=number, run_s=run_s):
         data, opened = row["data"], row["last_open"]
         if data is not None:
             opened = find_last_open(data, row["opened_by"])
@@ -171,8 +171,8 @@ async def load_snapshot(
     building, unbuilt = find_building_tickers(watermarks, published_from)
     first = await db.execute(FIRST_SERVED)
     time = market_time or 0
-    times = {"after": (time - COUNTED_HISTORY_MS) // 1000, "until": time // 1000}
-    missing = await db.execute_named(COUNT_MISSING_BARS, times)
+    counted_from = (time - COUNTED_HISTORY_MS) // 1000
+    missing = await db.execute(COUNT_MISSING_BARS, after=counted_from, until=time // 1000)
     return StoredSnapshot(
         coverage=published_coverage,
         market_time=market_time,

@@ -13,6 +13,7 @@ from schemas.vocabulary import (
 )
 from store.bar_blocks import build_blocks, build_packed_block, find_close
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
+from store.digest import digest_coverage
 from store.errors import StoreError
 from store.market_rows import (
     AlertRow,
@@ -127,9 +128,16 @@ class MarketStore:
         await self._engine.check_writes(tests, MAX_WRITE_AGE_S)
 
     async def publish_coverage(self, coverage: Coverage) -> None:
-        """Replace the published coverage."""
+        """Replace the published coverage; its digest follows that of the last commit."""
+        document = coverage.model_dump_json()
+        on_conflict = (
+            "ON CONFLICT (id) DO UPDATE SET document = excluded.document, digest = excluded.digest"
+        )
         async with self._engine.begin_compute_write() as db:
-            await writes.write_coverage(db, coverage)
+            _, last_digest = await writes.load_chain_end(db)
+            (digest,) = digest_coverage(document, [last_digest])
+            row = 1, document, digest
+            await db.insert("coverage", "id, document, digest", [row], on_conflict)
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch and its link in the digest chain in one transaction."""
@@ -161,8 +169,8 @@ class MarketStore:
             deleted = 1
             while deleted:
                 async with self._engine.begin_write() as db:
-                    values = {"before": before, "limit": writes.ROWS_PER_PRUNE}
-                    deleted = len(await db.execute_named(sql, values))
+                    rows = await db.execute(sql, before=before, limit=writes.ROWS_PER_PRUNE)
+                    deleted = len(rows)
                 pruned += deleted
         return pruned
 
@@ -367,7 +375,7 @@ class MarketStore:
     async def _read(self, sql: str, **values: object) -> Sequence[Row]:
         """Return the rows of one statement in a read transaction."""
         async with self._engine.begin_read(Lane.BATCH) as db:
-            return await db.execute_named(sql, values)
+            return await db.execute(sql, **values)
 
 
 async def _load_packed(db: Database, sql: str, *values: object) -> list[BarBlock]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from schemas.coverage import Coverage
 from schemas.vocabulary import (
     ACTION_CODES,
     TIMEFRAME_CODES,
@@ -21,7 +20,6 @@ from store.digest import (
     digest_changes,
     digest_commit,
     digest_context,
-    digest_coverage,
 )
 from store.errors import DamagedError, StoreError
 from store.market_rows import Batch, SourceRow
@@ -81,7 +79,7 @@ SELECT key, value FROM facts WHERE key IN ({", ".join("?" for _ in HASHED_FACTS)
 
 async def write_batch(db: Database, batch: Batch) -> None:
     """Write a batch; raise StoreError if its times are not later than the stored ones."""
-    last_number, last_digest = await _load_chain_end(db)
+    last_number, last_digest = await load_chain_end(db)
     market_time = await load_market_time(db)
     changes = ChangeTable.from_rows(batch.changes)
     if market_time is not None and batch.market_time < market_time:
@@ -122,18 +120,6 @@ async def write_batch(db: Database, batch: Batch) -> None:
     )
 
 
-async def write_coverage(db: Database, coverage: Coverage) -> None:
-    """Replace the published coverage; its digest follows that of the last commit."""
-    document = coverage.model_dump_json()
-    (digest,) = digest_coverage(document, [(await _load_chain_end(db))[1]])
-    await db.insert(
-        "coverage",
-        "id, document, digest",
-        [(1, document, digest)],
-        "ON CONFLICT (id) DO UPDATE SET document = excluded.document, digest = excluded.digest",
-    )
-
-
 async def load_context(db: Database, first: int, last: int) -> list[ContextRow]:
     """Return the context of the commits from one number to another; from 0 on, with the facts.
 
@@ -162,7 +148,7 @@ def parse_fact_time(facts: Mapping[str, str], key: str) -> int:
         raise DamagedError(f"facts: {key} is no time") from error
 
 
-async def _load_chain_end(db: Database) -> tuple[int, bytes]:
+async def load_chain_end(db: Database) -> tuple[int, bytes]:
     """Return the number and the digest of the last commit, which the next one follows."""
     newest = await db.execute("SELECT number, digest FROM passes ORDER BY number DESC LIMIT 1")
     return (newest[0]["number"], newest[0]["digest"]) if newest else (0, GENESIS)

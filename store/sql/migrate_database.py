@@ -9,7 +9,7 @@ from itertools import groupby
 
 from schemas.vocabulary import DAY_MS
 from store.errors import StoreError
-from store.log_leaves import START_AT
+from store.log_tree import START_AT
 from store.sql.database import Database, Engine, Lane, MarketEngine, Row, fetch_value
 from store.sql.market_reads import load_market_time
 from store.sql.market_writes import ACCESS_ID_KEY, MOVE_SOURCE_KEY, load_facts, write_clock
@@ -101,7 +101,10 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
 
 async def move_access(source: Engine, target: Engine) -> None:
     """Replace the content of an access store in one transaction; raise StoreError if in use."""
-    async with source.begin_read(Lane.BATCH) as source_db, target.begin_durable_write() as db:
+    async with (
+        source.begin_read(Lane.BATCH) as source_db,
+        target.begin_write(is_durable=True) as db,
+    ):
         if await fetch_value(db, "SELECT count(*) FROM keys"):
             raise StoreError(f"{target.name} holds keys of its own: name an empty database")
         for table in reversed([*ACCESS_TABLES]):

@@ -3,7 +3,6 @@
 Of purchases, the plan, its times and the processor's ids stay, because they are accounts.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from store.access_rows import normalize_email
@@ -73,17 +72,17 @@ class PersonData(StorePart):
         values = _build_values(email)
         async with self._engine.acquire_connection() as db:
             return {
-                kind: [dict(row) for row in await db.execute_named(sql, values)]
+                kind: [dict(row) for row in await db.execute(sql, **values)]
                 for kind, sql in EXPORTS.items()
             }
 
     async def erase(self, email: str, at: int) -> int:
         """Erase a mailbox in one transaction; return how many rows that deleted or changed."""
-        values = {**_build_values(email), "at": at}
-        async with self._engine.begin_durable_write() as db:
-            return sum([len(await db.execute_named(sql, values)) for sql in ERASURES])
+        values = _build_values(email) | {"at": at}
+        async with self._engine.begin_write(is_durable=True) as db:
+            return sum([len(await db.execute(sql, **values)) for sql in ERASURES])
 
 
-def _build_values(email: str) -> Mapping[str, object]:
+def _build_values(email: str) -> dict[str, object]:
     mailbox = normalize_email(email)
     return {"mailbox": mailbox, "prefix": f"{mailbox} ", "prefix_chars": len(mailbox) + 1}

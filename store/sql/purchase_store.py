@@ -7,7 +7,6 @@ from schemas.vocabulary import Mode
 from store.access_rows import (
     ClaimRow,
     MembershipRow,
-    Redemption,
     SandboxSession,
     SandboxStatus,
     StoredMembership,
@@ -56,7 +55,7 @@ class PurchaseStore(KeyStore):
         before, or if its subscription already has a membership. The claim counts as redeemed in
         either case.
         """
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             redeem_sql = (
                 "UPDATE claims SET redeemed_at = ? WHERE id = ? AND redeemed_at IS NULL RETURNING 1"
             )
@@ -87,15 +86,13 @@ RETURNING id
             await db.execute(set_key_sql, keys[0]["id"], claim.id)
         return True
 
-    async def find_redemption(self, claim_id: str) -> Redemption | None:
-        """Return what became of the membership of a claim, or None if the claim gave no key."""
-        sql = """
-SELECT memberships.ended_why AS ended_reason, memberships.closed_at
-FROM claims JOIN keys ON keys.id = claims.key_id
-  JOIN memberships ON memberships.id = keys.membership_id
-WHERE claims.id = ?
+    async def find_redemption(self, claim_id: str) -> StoredMembership | None:
+        """Return the membership of a redeemed claim, or None if the claim gave no key."""
+        sql = f"""
+{SELECT_MEMBERSHIPS}
+WHERE id = (SELECT membership_id FROM claims JOIN keys ON keys.id = key_id WHERE claims.id = ?)
 """
-        return await self._find(Redemption, sql, claim_id)
+        return await self._find(parse_membership, sql, claim_id)
 
     async def list_unredeemed_claims(
         self, email: str, provider: str, mode: Mode, limit: int
@@ -129,7 +126,7 @@ ORDER BY random() LIMIT ?
     async def undo_redemption(self, claim: ClaimRow, membership: MembershipRow) -> None:
         """Delete the membership and the key of a claim, which nobody has got yet."""
         subscription_key = membership.provider, membership.subscription
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             # The membership stays if its member has created another key meanwhile, and then the
             # claim too.
             undone = await db.execute(
@@ -180,7 +177,7 @@ WHERE id = ? AND NOT EXISTS (
 
         `is_final` if its subscription cannot be paid again.
         """
-        async with self._engine.begin_durable_write() as db:
+        async with self._engine.begin_write(is_durable=True) as db:
             ended = await db.execute(
                 """
 UPDATE memberships SET ended_at = coalesce(ended_at, ?), ended_why = ?, closed_at = ?

@@ -17,18 +17,17 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
-    nullcontext,
     suppress,
 )
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import aiosqlite
 from aiosqlite import Connection
 
 from store.errors import DatabaseFailureError, LockTakenError, StoreError
-from store.sql.database import Lane, limit_seconds
+from store.sql.database import Database, Folded, Lane, MarketEngine, limit_seconds
 from store.sqlite.files import FileGuard
 from store.sqlite.schema import find_schema_faults, migrate
 from store.write_health import TestWrite, WriteHealth, WriteKind
@@ -38,7 +37,7 @@ from store.write_health import TestWrite, WriteHealth, WriteKind
 ROWS_PER_STATEMENT = (2000, 200, 20, 1)
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """A Database bound to one connection and its open transaction."""
 
     packed_bars = "group_concat(hex(b.data), '')"
@@ -47,13 +46,8 @@ class SqliteDatabase:
         connection.row_factory = sqlite3.Row
         self.connection = connection
 
-    async def execute(self, sql: str, *values: object) -> Sequence[sqlite3.Row]:
-        """Return every row of a statement; no cursor outlives the call."""
-        return list(await self.connection.execute_fetchall(sql, values))
-
-    async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[sqlite3.Row]:
-        """Return every row of a statement with named parameters."""
-        return list(await self.connection.execute_fetchall(sql, values))
+    async def execute(self, sql: str, *values: object, **named: object) -> Sequence[sqlite3.Row]:
+        return list(await self.connection.execute_fetchall(sql, named or values))
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
         """Return the rows as tuples, which takes half the time of sqlite3.Row."""
@@ -64,7 +58,6 @@ class SqliteDatabase:
             self.connection.row_factory = sqlite3.Row
 
     async def fetch_packed(self, columns: str, sql: str, *values: object) -> list[list[Any]]:
-        """Return columns of every row of a query, packed into one value."""
         # sqlite3 takes the interpreter lock at each row, while the event loop needs it too.
         packed = f"SELECT json_group_array(json_array({columns})) FROM ({sql})"
         rows: list[list[Any]] = json.loads((await self.execute(packed, *values))[0][0])
@@ -73,7 +66,6 @@ class SqliteDatabase:
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:
-        """Insert rows in order, up to 2,000 per statement."""
         # Each statement hands over to the connection's thread and back. Every hand-over can cost a
         # turn of the interpreter lock (5 ms) if another thread is computing.
         row_placeholders, done = f"({', '.join('?' * (columns.count(',') + 1))})", 0
@@ -124,10 +116,8 @@ COUNTS_PER_CHECKPOINT = 2000
 # ones only yield to the event loop; 15 ms of sleeps follow.
 RETRY_PAUSES_S = (*[0] * 50, 0.001, 0.002, 0.004, 0.008)
 
-Result = TypeVar("Result")
 
-
-class SqliteEngine:
+class SqliteEngine(MarketEngine):
     """An open, migrated file; transactions on one connection never overlap.
 
     The reader of short reads is opened at once, those of other lanes when they are first used.
@@ -159,7 +149,6 @@ class SqliteEngine:
 
     @property
     def name(self) -> str:
-        """The path of the file, for messages and logs."""
         return str(self.path)
 
     @classmethod
@@ -177,7 +166,6 @@ class SqliteEngine:
         return engine
 
     async def close(self) -> None:
-        """Close all connections and release the lock; idempotent."""
         await self._health.close()
         self._is_closed = True
         if self._checkpoint_task is not None:
@@ -189,49 +177,55 @@ class SqliteEngine:
         await self.unlock()
 
     async def measure(self) -> tuple[str, int]:
-        """Return the version of SQLite, and the bytes of the file and its write-ahead log."""
         paths = self.path, Path(f"{self.path}-wal")
         size_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return f"SQLite {sqlite3.sqlite_version}", size_bytes
 
     async def find_schema_faults(self) -> list[str]:
-        """Describe how the schema differs from the one that the migrations create."""
         return await asyncio.to_thread(find_schema_faults, self.path, self._migrations)
 
     async def check_writes(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
-        """Raise StoreError if the files are lost or the last write of any kind failed.
-
-        The writes in `tests` are made first if the last ones failed or are older than `max_age_s`.
-        """
         self._guard.check(self._count_bytes)
         # A transaction that is open now, perhaps for seconds, will report its own outcome.
         await self._health.check({} if self._writer_lock.locked() else tests, max_age_s)
 
     @property
     def is_locked(self) -> bool:
-        """True if this process holds the compute lock."""
         return self._lock_file is not None
 
     async def lock(self) -> None:
-        """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
-        if self._lock_file is None:
-            self._lock_file = _acquire_lock_file(self.path)
-            # Commits are durable from now on, because the key file of the log is: after a power cut
-            # that took back a commit, its rows would be computed again with other salts.
-            with self._raise_store_errors():
-                await self._writer.execute(POWER_SAFE)
+        if self._lock_file is not None:
+            return
+        # flock ends with the process, however that dies. The file stays: deleting it would let two
+        # processes lock two files of the same name.
+        try:
+            descriptor = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreError(f"cannot lock {self.path}: {error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            message = f"another signals process (pid {holder}) is computing on {self.path}"
+            raise LockTakenError(message) from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._lock_file = descriptor
+        # Commits are durable from now on, because the key file of the log is: after a power cut
+        # that took back a commit, its rows would be computed again with other salts.
+        with self._raise_store_errors():
+            await self._writer.execute(POWER_SAFE)
 
     def check_lock(self) -> None:
         """Do nothing: a process keeps the lock of its open file until it ends."""
 
     async def unlock(self) -> None:
-        """Release the compute lock; idempotent."""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
 
     def version(self) -> int:
-        """Return a number that changes with every commit; never blocks."""
         # data_version ignores commits of its own connection. The direct one commits only counted
         # calls, which no snapshot contains, so that suits. SQLite reads it from shared memory in
         # microseconds; a thread took ten times as long.
@@ -241,7 +235,6 @@ class SqliteEngine:
         return number
 
     async def count(self, sql: str, *values: object) -> Sequence[sqlite3.Row]:
-        """Run a short statement on the direct connection, a transaction by itself."""
         # Runs in the event loop: a group of calls takes 20 to 100 microseconds, but handing it to a
         # thread made each call cost 140 to 190 microseconds instead of 75 to 110.
         self._guard.check_often(self._count_bytes)
@@ -280,44 +273,36 @@ class SqliteEngine:
                 await self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @asynccontextmanager
-    async def begin_write(
-        self, around: AbstractAsyncContextManager[None] | None = None
-    ) -> AsyncIterator[SqliteDatabase]:
-        """Hold a write transaction: committed at the end, rolled back on any exception."""
+    async def begin_write(self, *, is_durable: bool = False) -> AsyncIterator[SqliteDatabase]:
         self._guard.check(self._count_bytes)
-        transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
         async with self._writer_lock:
-            with self._health.report("transaction"):
-                async with around or nullcontext(), transaction as writer:
-                    yield writer
+            with self._health.report("transaction"), self._raise_store_errors():
+                # SQLite ignores a change of `synchronous` inside a transaction.
+                try:
+                    if is_durable:
+                        await self._writer.execute(POWER_SAFE)
+                    async with self._begin_transaction(self._writer, "BEGIN IMMEDIATE") as writer:
+                        yield writer
+                finally:
+                    if is_durable:
+                        await self._writer.execute(CRASH_SAFE)
 
     # Other processes see another version() after it, whatever it wrote.
     begin_test_write = begin_write
 
     @asynccontextmanager
     async def acquire_writer(self) -> AsyncIterator[SqliteDatabase]:
-        """Hold the writer for statements of which each is a transaction by itself.
-
-        The file is locked only while a statement runs, not while this coroutine waits for a turn.
-        """
+        # The file is locked only while a statement runs, not while this coroutine waits for a turn.
         async with self._writer_lock:
             with self._raise_store_errors():
                 yield self._writer
 
     def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
-        """Hold a write transaction; the lock file keeps a second compute process out."""
+        # The lock file keeps a second compute process out.
         return self.begin_write()
-
-    def begin_durable_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
-        """Hold a write transaction that is on the disk once it is committed."""
-        return self.begin_write(self._sync_fully())
 
     @asynccontextmanager
     async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[SqliteDatabase]:
-        """Hold a read transaction: every statement in it sees the same version.
-
-        Raise StoreError if the lane is busy, or the transaction takes, for longer than its limit.
-        """
         self._guard.check_often(self._count_bytes)
         async with (
             self._acquire_reader(lane) as reader,
@@ -330,11 +315,9 @@ class SqliteEngine:
         self,
         sql: str,
         values: Mapping[str, object],
-        fold: Callable[[Iterable[tuple[Any, ...]]], Result],
-    ) -> Result:
-        """Return what `fold`, called in a thread, makes of the rows of a query."""
-
-        def read() -> Result:
+        fold: Callable[[Iterable[tuple[Any, ...]]], Folded],
+    ) -> Folded:
+        def read() -> Folded:
             with closing(_connect_directly(self.path)) as connection:
                 connection.execute(WAIT_FOR_LOCK)
                 connection.row_factory = None
@@ -347,7 +330,6 @@ class SqliteEngine:
 
     @asynccontextmanager
     async def acquire_connection(self) -> AsyncIterator[SqliteDatabase]:
-        """Hold the reader of pages for one statement, which is a transaction by itself."""
         self._guard.check_often(self._count_bytes)
         async with (
             self._acquire_reader(Lane.PAGES) as reader,
@@ -384,16 +366,6 @@ class SqliteEngine:
             if not self._is_closed:
                 await reader.connection.interrupt()
             raise
-
-    @asynccontextmanager
-    async def _sync_fully(self) -> AsyncIterator[None]:
-        # SQLite ignores a change of `synchronous` inside a transaction, so this wraps it.
-        with self._raise_store_errors():
-            try:
-                await self._writer.execute(POWER_SAFE)
-                yield
-            finally:
-                await self._writer.execute(CRASH_SAFE)
 
     @asynccontextmanager
     async def _begin_transaction(
@@ -460,23 +432,3 @@ def _connect_directly(path: Path) -> sqlite3.Connection:
             raise StoreError(f"cannot open {path}: {error}") from error
         stack.pop_all()
     return connection
-
-
-def _acquire_lock_file(path: Path) -> int:
-    """Lock PATH.lock, write this process's pid into it and return its descriptor."""
-    # flock ends with the process, however that dies. The file stays: deleting it would let two
-    # processes lock two files of the same name.
-    try:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StoreError(f"cannot lock {path}: {error}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        message = f"another signals process (pid {holder}) is computing on {path}"
-        raise LockTakenError(message) from error
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
-    return descriptor

@@ -1,10 +1,12 @@
-"""The files of a SQLite database: only their owner may use them, and none may go while in use."""
+"""The files of a SQLite database: their rights, their loss, copies and checks, room on the disk."""
 
 import os
+import shutil
+import sqlite3
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import structlog
@@ -42,13 +44,6 @@ REMOTE_FILE_SYSTEMS = frozenset(
 log = structlog.get_logger("store")
 
 
-def create_private_file(path: Path) -> None:
-    """Create an empty file that only its owner may use; do nothing if the file exists."""
-    # An existing file is never opened: closing it would release SQLite's locks on it.
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY))
-
-
 def sync_folder(folder: Path) -> None:
     """Write the names of a folder's files to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -62,25 +57,19 @@ def restrict_to_owner(path: Path) -> None:
     """Take a database file and its log from the group and all others; log a change."""
     # SQLite gives the files of its log the mode of the database file. The access file and its log
     # have e-mail addresses and the hashes of keys.
-    path = path.resolve()
-    files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+    path, changed_modes = path.resolve(), list[int]()
     try:
-        if changed_modes := [mode for mode in map(_restrict, files) if mode is not None]:
-            log.warning("file_made_private", file=str(path), mode=f"{changed_modes[0]:04o}")
+        for file in (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")):
+            with suppress(FileNotFoundError):
+                mode = stat.S_IMODE(file.stat().st_mode)
+                if mode & OTHERS:
+                    file.chmod(mode & ~OTHERS)
+                    changed_modes.append(mode)
     except PermissionError:
         log.warning("file_not_private", file=str(path), reason="it belongs to another user")
-
-
-def _restrict(path: Path) -> int | None:
-    """Keep only the owner's rights; return the previous mode if it had others, else None."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if not mode & OTHERS:
-            return None
-        path.chmod(mode & ~OTHERS)
-    except FileNotFoundError:
-        return None
-    return mode
+        return
+    if changed_modes:
+        log.warning("file_made_private", file=str(path), mode=f"{changed_modes[0]:04o}")
 
 
 def find_remote_file_system(path: Path) -> str | None:
@@ -109,11 +98,10 @@ class FileGuard:
     SQLite itself would continue with the deleted file, and all that it writes would be lost.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Remember the files at `path` as they are now; `clock` returns seconds."""
+    def __init__(self, path: Path) -> None:
+        """Remember the files at `path` as they are now."""
         self._path = path
         self._log_path = path.resolve().with_name(f"{path.resolve().name}-wal")
-        self._clock = clock
         self._next_check_at = 0.0
         self._fault: str | None = None
         self._log_file: tuple[int, int] | None = None
@@ -125,20 +113,23 @@ class FileGuard:
 
     def check_often(self, count_bytes: Callable[[], int]) -> None:
         """Check at most once a second, which costs a call less than a microsecond."""
-        if self._clock() >= self._next_check_at:
-            self.check(count_bytes)
-        elif self._fault is not None:
-            raise self._build_error(self._fault)
+        now = time.monotonic()
+        if now >= self._next_check_at:
+            self._next_check_at = now + CHECK_INTERVAL_S
+            self._fault = self._find_fault(count_bytes)
+        if self._fault is not None:
+            raise LostStoreError(
+                f"{self._fault} while in use: stop the service, put the file back or restore a "
+                "backup (`signals restore`), then start the service"
+            )
 
     def check(self, count_bytes: Callable[[], int]) -> None:
         """Raise LostStoreError if the files are not those that were opened.
 
         `count_bytes` returns how large SQLite takes the database to be.
         """
-        self._next_check_at = self._clock() + CHECK_INTERVAL_S
-        self._fault = self._find_fault(count_bytes)
-        if self._fault is not None:
-            raise self._build_error(self._fault)
+        self._next_check_at = 0.0
+        self.check_often(count_bytes)
 
     def _find_fault(self, count_bytes: Callable[[], int]) -> str | None:
         try:
@@ -161,8 +152,102 @@ class FileGuard:
         self._size = status.st_size
         return None
 
-    def _build_error(self, fault: str) -> LostStoreError:
-        return LostStoreError(
-            f"{fault} while in use: stop the service, put the file back or restore a backup "
-            "(`signals restore`), then start the service"
-        )
+
+# A service on a full disk answers every call with 503, so a copy never takes the last room. This
+# is a week of commits and calls.
+RESERVE_BYTES = 256_000_000
+
+# SQLite writes a log even to delete rows, which a full disk has no room for. `signals prune` needs
+# about half of this: 7.7 MB for a store of three million changes.
+SPARE_BYTES = 16_000_000
+
+
+def count_free_bytes(folder: Path) -> int:
+    """Return how many bytes a user other than root may still write."""
+    return shutil.disk_usage(folder).free
+
+
+def keep_spare(path: Path, count_free: Callable[[Path], int] = count_free_bytes) -> None:
+    """Write the spare file of a database, unless it exists or the disk has no room to spare."""
+    spare = _name_spare(path)
+    with suppress(OSError):
+        # A file of another size was not completed.
+        if spare.exists() and spare.stat().st_size == SPARE_BYTES:
+            return
+        if count_free(spare.parent) >= SPARE_BYTES + RESERVE_BYTES:
+            spare.touch(mode=0o600)
+            # Random, because a file system that compresses would keep no room for zeros.
+            spare.write_bytes(os.urandom(SPARE_BYTES))
+
+
+def free_spare(path: Path) -> None:
+    """Delete the spare file of a database, so that there is room for its log."""
+    with suppress(OSError):
+        _name_spare(path).unlink()
+
+
+def _name_spare(path: Path) -> Path:
+    # SQLite writes the log next to the file itself, not next to a link to it.
+    path = path.resolve()
+    return path.with_name(f"{path.name}-spare")
+
+
+def copy_database(
+    path: Path,
+    target: Path,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    pages_per_step: int = 2000,
+    count_free: Callable[[Path], int] = count_free_bytes,
+) -> None:
+    """Copy a database file as of now into a new file that only its owner can read.
+
+    `on_progress` is called with the pages copied and their total. Raise FileExistsError if `target`
+    exists, StoreError if the copy would leave less than RESERVE_BYTES; a failed copy is deleted.
+    """
+    target.touch(mode=0o600, exist_ok=False)
+    try:
+        with (
+            closing(open_read_only(path)) as source,
+            closing(sqlite3.connect(target)) as destination,
+        ):
+            # Without an open read transaction every commit of a writer would restart the backup.
+            # SQLite starts the transaction with the first read, not with BEGIN.
+            source.execute("BEGIN")
+            (page_count,) = source.execute("PRAGMA page_count").fetchone()
+            (page_bytes,) = source.execute("PRAGMA page_size").fetchone()
+
+            # Others write meanwhile, so the room is checked before each step.
+            def report(status: int, remaining: int, total: int) -> None:
+                if count_free(target.parent) < remaining * page_bytes + RESERVE_BYTES:
+                    raise StoreError(
+                        f"no room for a copy of {path}: it needs {total * page_bytes:,} bytes in "
+                        f"{target.parent}, and {RESERVE_BYTES:,} must stay free there"
+                    )
+                on_progress(total - remaining, total)
+
+            report(0, page_count, page_count)
+            source.backup(destination, pages=pages_per_step, progress=report, sleep=0)
+            source.rollback()
+            # The copied header says WAL; without this the copy would have a -wal file next to it.
+            destination.execute("PRAGMA journal_mode = DELETE").fetchone()
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def check_integrity(path: Path, pragma: str = "integrity_check") -> None:
+    """Check a whole file; raise StoreError naming the first fault (`quick_check` skips indexes)."""
+    try:
+        with closing(open_read_only(path)) as connection:
+            (found,) = connection.execute(f"PRAGMA {pragma}(1)").fetchone()
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from error
+    if found != "ok":
+        raise StoreError(f"{path} is damaged: {' '.join(str(found).split())}")
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Open an existing file read-only; raise sqlite3.OperationalError if it is missing."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
+    connection.isolation_level = None
+    return connection

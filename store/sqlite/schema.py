@@ -3,11 +3,12 @@
 No copy is made before migrating: an operator makes a backup before an upgrade.
 """
 
+import os
 import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from store.errors import StoreError
@@ -19,8 +20,7 @@ from store.migrations import (
     log_migrations,
     read_migration,
 )
-from store.sqlite.copies import open_read_only
-from store.sqlite.files import create_private_file, restrict_to_owner
+from store.sqlite.files import OWNER_ONLY, open_read_only, restrict_to_owner
 
 MARKET_MIGRATIONS = ("market_0001",)
 ACCESS_MIGRATIONS = ("access_0001",)
@@ -38,7 +38,9 @@ def migrate(path: Path, names: Sequence[str]) -> None:
     nothing.
     """
     try:
-        create_private_file(path)
+        # An existing file is never opened: closing it would release SQLite's locks on it.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY))
         with closing(
             sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
         ) as connection:
@@ -148,19 +150,12 @@ def find_schema_faults(path: Path, migrations: Sequence[str]) -> list[str]:
             stored = _list_objects(connection)
     except sqlite3.Error as error:
         raise StoreError(f"cannot read the schema of {path}: {error}") from error
-    # Of a table that no migration creates, its parts say nothing more.
-    tables = {name for kind, name, _ in created if kind == "table"}
-    told = {key: sql for key, sql in stored.items() if key[2] in {*tables, key[1]}}
-    return list_schema_faults(_name_objects(told), _name_objects(created))
+    return list_schema_faults(stored, created)
 
 
-def _list_objects(connection: sqlite3.Connection) -> dict[tuple[str, str, str], str]:
-    """Return the statement of each object by its type, name and table."""
+def _list_objects(connection: sqlite3.Connection) -> SchemaObjects:
+    """Return the statement of each object."""
     return {
-        (kind, name, table): " ".join(_COMMENT.sub("", sql).replace('"', "").split())
+        (table, f"{kind} {name}"): " ".join(_COMMENT.sub("", sql).replace('"', "").split())
         for kind, name, table, sql in connection.execute(_LIST_OBJECTS)
     }
-
-
-def _name_objects(objects: dict[tuple[str, str, str], str]) -> SchemaObjects:
-    return {f"{kind} {name}": sql for (kind, name, _), sql in objects.items()}

@@ -28,7 +28,7 @@ from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
 from tests.doubles.smtp.server import Mailbox
 from tests.store.sql.test_purchase_store import MEMBER
-from tests.store.sqlite.test_access_store import trace_statements
+from tests.store.sqlite.test_engine import trace_statements
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock, skip_sleep
 from tests.support.sandbox_shop import (

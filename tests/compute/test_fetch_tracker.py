@@ -30,7 +30,7 @@ from tests.doubles.scripted_source import (
     load_changes,
     march_s,
 )
-from tests.support.row_builders import list_changes, list_epochs
+from tests.support.row_builders import list_changes, list_epochs, to_rows
 from tests.support.small_market import open_store
 
 pytestmark = pytest.mark.clause("steps")
@@ -83,7 +83,7 @@ async def load_content(path: Path) -> Content:
             "carries": await store.carries(),
             "epochs": sorted(map(repr, await list_epochs(store))),
             "publish_from": await store.publish_from(),
-            "bars": [[*block.iter_rows()] for block in await store.bars()],
+            "bars": [to_rows([block]) for block in await store.bars()],
             "changes": sorted([row[1:] for row in await list_changes(store)], key=repr),
             "alerts": sorted([row[1:] async for row in store.alerts()], key=repr),
         }

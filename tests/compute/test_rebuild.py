@@ -32,7 +32,7 @@ from tests.doubles.scripted_source import (
     march_s,
     run_loop_until,
 )
-from tests.support.row_builders import list_changes
+from tests.support.row_builders import list_changes, to_rows
 from tests.support.small_market import Content, load_content, load_past, open_store, select_tickers
 from tests.support.store_homes import open_and_close, open_market_as
 
@@ -176,7 +176,7 @@ async def test_superseded_bars_stay_as_they_were(tmp_path: Path):
     after = await run(path, source, list_hours("10:00", "13:00"))
     async with open_store(path) as store:
         assert await store.revisions() == {"BTC": 2, "ETH": 1}
-        old = [tuple(row) for block in await store.bars(revision=0) for row in block.iter_rows()]
+        old = [tuple(row) for row in to_rows(await store.bars(revision=0))]
     assert old == before["bars"]
     closes = {row[:3]: row[3:] for row in before["bars"] if row[0] == "BTC"}
     newer = {row[:3]: row[3:] for row in after["bars"] if row[:3] in closes}

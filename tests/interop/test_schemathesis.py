@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from access.throttle import Limit
-from compute.signing.log_signer import LogSigner
 from rest_shim.endpoints import CLAIM_KEY, ENDPOINTS
 from store.sql.database import fetch_value
 from tests.support.example_market import HOUR_MS, NOON, make_coverage
 from tests.support.running_service import RunningService, run_service
+from tests.support.tampering import sign_log
 from tools.client_environments import INTEROP_FOLDER, get_python_environment
 
 pytestmark = pytest.mark.prove
@@ -50,21 +50,13 @@ def settings(api_key: str | None) -> str:
     )
 
 
-async def check_responses(
-    served: RunningService, api_key: str | None, folder: Path, examples: int
-) -> None:
-    """Run all checks on every operation, and require that none fails.
-
-    The hooks write `hooks.json` into the folder.
-    """
+async def run_schemathesis(folder: Path, address: str, *options: str) -> dict[str, Any]:
+    """Run it on `openapi.json` in a folder, and require that no check fails; return its report."""
     python = await asyncio.to_thread(get_python_environment, "schemathesis")
-    (folder / "openapi.json").write_bytes((await served.client.get("/api/v1/openapi.json")).content)
-    (folder / "settings.toml").write_text(settings(api_key))
     process = await asyncio.create_subprocess_exec(
-        *(str(python.parent / "st"), "--config-file", "settings.toml", "run", "openapi.json"),
-        *("--url", served.base_url, "--checks", "all", "--phases", ",".join(PHASES)),
-        *("--seed", str(SEED), "--max-examples", str(examples), "--continue-on-failure"),
-        *("--generation-database", "none", "--no-color", "--report-json-path", "report.json"),
+        *(str(python.parent / "st"), *options, "--url", address, "--seed", str(SEED)),
+        *("--continue-on-failure", "--generation-database", "none", "--no-color"),
+        *("--report-json-path", "report.json"),
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -72,14 +64,22 @@ async def check_responses(
     said, _ = await asyncio.wait_for(process.communicate(), ENDS_WITHIN_S)
     assert process.returncode == 0, said.decode()[-8000:]
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+async def check_responses(
+    served: RunningService, api_key: str | None, folder: Path, examples: int
+) -> None:
+    """Sign the log, and run all checks on every operation; the hooks write `hooks.json`."""
+    await sign_log(served.market, folder / "log-key.json", served.clock)
+    (folder / "openapi.json").write_bytes((await served.client.get("/api/v1/openapi.json")).content)
+    (folder / "settings.toml").write_text(settings(api_key))
+    report = await run_schemathesis(
+        *(folder, served.base_url, "--config-file", "settings.toml", "run", "openapi.json"),
+        *("--checks", "all", "--phases", ",".join(PHASES), "--max-examples", str(examples)),
+    )
     assert report["operations"]["tested"] == len(ENDPOINTS)
     assert [report["phases"][phase]["status"] for phase in PHASES] == ["success"] * len(PHASES)
-
-
-async def sign_log(served: RunningService, folder: Path) -> None:
-    await LogSigner(
-        served.market.feed_log, folder / "log-key.json", "a.example/log", served.clock
-    ).sign()
 
 
 @pytest.mark.clause("interop")
@@ -87,7 +87,6 @@ async def test_no_response_to_a_live_key_violates_the_document(tmp_path):
     async with run_service(
         tmp_path, make_coverage(), daily_limit=PLENTY, attempt_limit=UNLIMITED
     ) as served:
-        await sign_log(served, tmp_path)
         await check_responses(served, served.api_key, tmp_path, 150)
     hook_report = json.loads((tmp_path / "hooks.json").read_text())
     assert all(hook_report["excused"].values()), hook_report["excused"]
@@ -107,7 +106,6 @@ async def test_no_refusal_of_a_key_violates_the_document(caller, status, tmp_pat
     async with run_service(
         tmp_path, make_coverage(), daily_limit=1, attempt_limit=UNLIMITED
     ) as served:
-        await sign_log(served, tmp_path)
         await served.get_api("/state")
         if status == 403:
             await served.keys.revoke(max(key.id for key in await served.keys.list()))
@@ -119,8 +117,6 @@ async def test_no_refusal_of_a_key_violates_the_document(caller, status, tmp_pat
 
 Schema = dict[str, Any]
 
-OAUTH_SEED, EXAMPLES, OAUTH_ENDS_WITHIN_S = 1, 40, 500
-OAUTH_UNLIMITED = Limit(10**9, 1)
 # Without those on bad values: a parameter that means nothing to a grant is ignored.
 CHECKS = (
     "not_a_server_error",
@@ -215,7 +211,6 @@ def describe(schema: Schema) -> Schema:
 
 
 def build_document() -> Schema:
-    """Return the OpenAPI document of the OAuth routes."""
     page = {"description": "A page", "content": {"text/html": {}}}
     found = {"get": {"responses": {"200": describe({"type": "object"})}}}
     parameters = [
@@ -243,28 +238,12 @@ def build_document() -> Schema:
 async def test_no_response_of_an_oauth_route_violates_its_description(tmp_path: Path) -> None:
     document = build_document()
     (tmp_path / "openapi.json").write_text(json.dumps(document))
-    python = await asyncio.to_thread(get_python_environment, "schemathesis")
-    async with run_service(tmp_path, make_coverage(), attempt_limit=OAUTH_UNLIMITED) as served:
-        process = await asyncio.create_subprocess_exec(
-            *(str(python.parent / "st"), "run", "openapi.json", "--url", served.base_url),
-            *(
-                "--checks",
-                ",".join(CHECKS),
-                "--phases",
-                "coverage,fuzzing",
-                "--seed",
-                str(OAUTH_SEED),
-            ),
-            *("--max-examples", str(EXAMPLES), "--continue-on-failure", "--no-color"),
-            *("--generation-database", "none", "--report-json-path", "report.json"),
-            cwd=tmp_path,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+    async with run_service(tmp_path, make_coverage(), attempt_limit=UNLIMITED) as served:
+        report = await run_schemathesis(
+            *(tmp_path, served.base_url, "run", "openapi.json", "--checks", ",".join(CHECKS)),
+            *("--phases", "coverage,fuzzing", "--max-examples", "40"),
         )
-        said, _ = await asyncio.wait_for(process.communicate(), OAUTH_ENDS_WITHIN_S)
         async with served.access._engine.acquire_connection() as db:
             registered = await fetch_value(db, "SELECT count(*) FROM oauth_clients")
-    assert process.returncode == 0, said.decode()[-8000:]
     assert registered > 0
-    report = json.loads((tmp_path / "report.json").read_text())
     assert report["operations"]["tested"] == len(document["paths"])

@@ -10,10 +10,10 @@ import pytest
 from schemas.vocabulary import DAY_MS, HOUR_MS
 from serving.prices import NO_COLUMNS, BarColumns, Prices, PriceSummary
 from serving.snapshot_cache import SnapshotCache
-from store.market_rows import AssetBars, BarRow, Batch, CarryRow
+from store.market_rows import AssetBars, Batch, CarryRow
 from store.sql.market_store import MarketStore
 from tests.support.example_market import ASSETS, NOON, make_coverage
-from tests.support.row_builders import make_blocks
+from tests.support.row_builders import BarRow, make_blocks
 from tests.support.store_homes import StoreHome, open_and_close, open_market_as
 
 pytestmark = pytest.mark.clause("pages")

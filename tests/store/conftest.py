@@ -8,7 +8,7 @@ import pytest
 
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
-from tests.support.store_homes import StoreHome
+from tests.support.store_homes import AnyStore, StoreHome
 
 OpenMarket = Callable[[], Awaitable[MarketStore]]
 OpenAccess = Callable[[], Awaitable[AccessStore]]
@@ -16,7 +16,6 @@ OpenAccess = Callable[[], Awaitable[AccessStore]]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Path of the market database file."""
     return tmp_path / "market.db"
 
 
@@ -26,28 +25,27 @@ async def closing() -> AsyncIterator[AsyncExitStack]:
         yield stores
 
 
-@pytest.fixture
-def open_market(home: StoreHome, closing: AsyncExitStack) -> OpenMarket:
-    """A function that opens another connection to the market store on each call."""
+def keep(
+    opening: Callable[[], Awaitable[AnyStore]], closing: AsyncExitStack
+) -> Callable[[], Awaitable[AnyStore]]:
+    """Return a function that opens another connection on each call, closed by `closing`."""
 
-    async def open_and_keep() -> MarketStore:
-        store = await home.open_market()
+    async def open_and_keep() -> AnyStore:
+        store = await opening()
         closing.push_async_callback(store.close)
         return store
 
     return open_and_keep
+
+
+@pytest.fixture
+def open_market(home: StoreHome, closing: AsyncExitStack) -> OpenMarket:
+    return keep(home.open_market, closing)
 
 
 @pytest.fixture
 def open_access(home: StoreHome, closing: AsyncExitStack) -> OpenAccess:
-    """A function that opens another connection to the access store on each call."""
-
-    async def open_and_keep() -> AccessStore:
-        store = await home.open_access()
-        closing.push_async_callback(store.close)
-        return store
-
-    return open_and_keep
+    return keep(home.open_access, closing)
 
 
 @pytest.fixture

@@ -44,7 +44,9 @@ async def test_a_block_of_foreign_byte_order_and_stride_is_stored_alike(
     (block,) = make_blocks(*HOURS)
     opens, values = block.open_time.astype(">i8"), np.asfortranarray(block.values.astype(">f8"))
     await market.commit(make_batch(bars=[BarBlock("BTC", "1h", opens[::2], values[::2])]))
-    assert to_rows(await market.bars()) == HOURS[::2]
+    rows = to_rows(await market.bars())
+    assert rows == HOURS[::2]
+    assert [type(value) for value in rows[0]] == [str, str, int, *[float] * 5]
 
 
 async def test_the_blocks_of_several_commits_are_joined_in_order(market: MarketStore) -> None:
@@ -54,8 +56,8 @@ async def test_the_blocks_of_several_commits_are_joined_in_order(market: MarketS
             make_batch(NOW, bars=make_blocks(*HOURS[2 * step : 2 * step + 2], *eth))
         )
     btc, eth_block = await market.bars()
-    assert list(btc.iter_rows()) == HOURS
-    assert [row.open_time for row in eth_block.iter_rows()] == [0, 14400]
+    assert to_rows([btc]) == HOURS
+    assert [row.open_time for row in to_rows([eth_block])] == [0, 14400]
     assert to_rows((await market.commit_inputs(2)).bars) == HOURS[2:4]
 
 
@@ -87,7 +89,7 @@ async def test_a_new_revision_supersedes_the_old_one_which_can_still_be_read(
     assert to_rows(await market.bars("BTC", revision=0)) == HOURS[:3]
     assert await market.bars("BTC", revision=2) == []
     (held,) = (await market.commit_inputs(2)).bars
-    assert (held.revision, list(held.iter_rows())) == (1, anew)
+    assert (held.revision, to_rows([held])) == (1, anew)
 
 
 @pytest.mark.clause("live")
@@ -107,12 +109,6 @@ async def test_the_database_refuses_bars_of_a_superseded_or_skipped_revision(
                 with pytest.raises(REFUSED, match="append-only"):
                     await run(f"{attack} WHERE {row}")
     assert await read_tables(home) == before
-
-
-async def test_the_rows_of_a_block_are_plain_numbers() -> None:
-    (row,) = make_blocks(make_bar())[0].iter_rows()
-    assert row == make_bar()
-    assert [type(value) for value in row] == [str, str, int, *[float] * 5]
 
 
 OUT_OF_ORDER = [
@@ -192,6 +188,8 @@ def test_rows_are_read_back_from_columns_one_by_one_and_in_slices(rows: list[Cha
     assert list(table[1:-1]) == rows[1:-1]
     assert list(table[-1:]) == rows[-1:]
     assert ChangeTable.from_rows(table) is table
+    with pytest.raises(IndexError):
+        table[len(rows)]
 
 
 @given(st.lists(ROWS))
@@ -201,8 +199,3 @@ def test_the_newest_change_of_a_cell_is_its_last_one(rows: list[ChangeRow]):
     }
     found = ChangeTable.from_rows(rows).find_newest()
     assert list(found) == [rows[at] for at in sorted(last.values())]
-
-
-def test_an_index_beyond_the_end_is_refused():
-    with pytest.raises(IndexError):
-        ChangeTable.from_rows([])[0]

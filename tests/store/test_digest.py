@@ -3,6 +3,7 @@
 import struct
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store import digest
-from store.market_rows import BarRow, ChangeRow, FundingRow, SourceRow, WatermarkRow
+from store.market_rows import ChangeRow, FundingRow, SourceRow, WatermarkRow
 from store.sql.market_store import MarketStore
 from tests.store.sql.test_market_reads import make_coverage
 from tests.store.test_bar_blocks import ROWS as CHANGES
 from tests.support.row_builders import (
     NOW,
+    BarRow,
     list_changes,
     list_commits,
     make_alert,
@@ -33,41 +35,58 @@ BAR_BYTES = b"bBTC\x001h\x00" + struct.pack(">qddddd", 3600, 1.5, 2.5, 0.1 + 0.2
 FUNDING_BYTES = b"fBTC\x00" + struct.pack(">qd", 3600, -0.0001)
 
 
-def test_bars_come_before_funding_in_the_bars_digest() -> None:
-    found = digest.digest_bars(
-        make_blocks(make_bar("BTC", 3600)), [FundingRow("BTC", 3600, -0.0001)]
-    )
-    assert found == sha256(BAR_BYTES + FUNDING_BYTES).digest()
+LATE = WatermarkRow("ETH", 7, late=("1h",))
+LATE_BYTES = b"wETH\x00" + struct.pack(">q?", 7, True)
 
 
-def test_restated_bars_include_their_revision() -> None:
-    found = digest.digest_bars(make_blocks(make_bar("BTC", 3600), revision=12), [])
-    assert found == sha256(b"g12\0" + BAR_BYTES.removeprefix(b"b")).digest()
-
-
-def test_watermarks_end_the_bars_digest_in_the_order_of_tickers() -> None:
-    late, lagging = WatermarkRow("ETH", 7, late=("1h",)), WatermarkRow("BTC", -1)
-    expected = BAR_BYTES + b"wBTC\x00" + struct.pack(">q?", -1, False)
-    expected += b"wETH\x00" + struct.pack(">q?", 7, True)
-    found = digest.digest_bars(make_blocks(make_bar("BTC", 3600)), [], [late, lagging])
-    assert found == sha256(expected).digest()
-
-
-def test_sources_end_the_bars_digest_in_the_order_of_tickers() -> None:
-    late = WatermarkRow("ETH", 7, late=("1h",))
-    sources = [SourceRow("ETH", 0, "okx ETH/USDT", 3), SourceRow("BTC", 12, "recorded", 3)]
-    expected = BAR_BYTES + b"wETH\x00" + struct.pack(">q?", 7, True)
-    expected += b"sBTC\x0012\x00recorded\x00" + b"sETH\x000\x00okx ETH/USDT\x00"
-    found = digest.digest_bars(make_blocks(make_bar("BTC", 3600)), [], [late], sources)
-    assert found == sha256(expected).digest()
-
-
-def test_a_watermark_of_a_history_that_is_built_has_another_encoding() -> None:
-    building = WatermarkRow("ETH", 7, history="building")
-    built = WatermarkRow("BTC", -1, history="built")
-    expected = b"h2\x00BTC\x00" + struct.pack(">q?", -1, False)
-    expected += b"h1\x00ETH\x00" + struct.pack(">q?", 7, False)
-    assert digest.digest_bars([], [], [building, built]) == sha256(expected).digest()
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (
+            (make_blocks(make_bar("BTC", 3600)), [FundingRow("BTC", 3600, -0.0001)]),
+            BAR_BYTES + FUNDING_BYTES,
+        ),
+        (
+            (make_blocks(make_bar("BTC", 3600), revision=12), []),
+            b"g12\0" + BAR_BYTES.removeprefix(b"b"),
+        ),
+        (
+            (make_blocks(make_bar("BTC", 3600)), [], [LATE, WatermarkRow("BTC", -1)]),
+            BAR_BYTES + b"wBTC\x00" + struct.pack(">q?", -1, False) + LATE_BYTES,
+        ),
+        (
+            (
+                *(make_blocks(make_bar("BTC", 3600)), [], [LATE]),
+                [SourceRow("ETH", 0, "okx ETH/USDT", 3), SourceRow("BTC", 12, "recorded", 3)],
+            ),
+            BAR_BYTES + LATE_BYTES + b"sBTC\x0012\x00recorded\x00sETH\x000\x00okx ETH/USDT\x00",
+        ),
+        (
+            (
+                *([], []),
+                [
+                    WatermarkRow("ETH", 7, history="building"),
+                    WatermarkRow("BTC", -1, history="built"),
+                ],
+            ),
+            b"h2\x00BTC\x00"
+            + struct.pack(">q?", -1, False)
+            + b"h1\x00ETH\x00"
+            + struct.pack(">q?", 7, False),
+        ),
+    ],
+    ids=[
+        "bars before funding",
+        "a revision of restated bars",
+        "watermarks by ticker",
+        "sources by ticker",
+        "histories that are built",
+    ],
+)
+def test_the_inputs_of_a_commit_are_digested_in_one_order(
+    inputs: tuple[list[Any], ...], expected: bytes
+) -> None:
+    assert digest.digest_bars(*inputs) == sha256(expected).digest()
 
 
 def test_a_first_reading_differs_from_a_change_from_neutral() -> None:
@@ -217,22 +236,24 @@ async def test_every_commit_can_be_recomputed_from_stored_rows(
         assert previous == row.digest
 
 
-def test_a_change_of_any_field_of_a_row_changes_the_digest() -> None:
-    row = make_change(1000)
-    others: list[ChangeRow] = [
-        row._replace(created_at=1001),
-        row._replace(ticker="BT"),
-        row._replace(indicator="llnr"),
-        row._replace(timeframe="4h"),
-        row._replace(close_time=2),
-        row._replace(epoch=1),
-        row._replace(before=-1),
-        row._replace(after=0),
-        row._replace(price=0.30000000000000004),
-        row._replace(published=False),
-    ]
-    digests = {digest.digest_changes([other]) for other in (row, *others)}
-    assert len(digests) == len(others) + 1
+OTHER_FIELDS = {
+    **{"created_at": 1001, "ticker": "BT", "indicator": "llnr", "timeframe": "1d", "epoch": 1},
+    **{"close_time": 2, "price": 0.30000000000000004},
+}
+
+
+@pytest.mark.parametrize(
+    ("digest_rows", "row", "others"),
+    [
+        (digest.digest_changes, make_change(1000), {"before": -1, "after": 0, "published": False}),
+        (digest.digest_alerts, make_alert(1000), {"action": "BUY"}),
+    ],
+    ids=["change", "alert"],
+)
+def test_a_change_of_any_field_of_a_row_changes_the_digest(digest_rows, row, others) -> None:
+    changed = [row._replace(**{name: value}) for name, value in (OTHER_FIELDS | others).items()]
+    assert {*OTHER_FIELDS, *others} == {*row._fields}
+    assert len({digest_rows([one]) for one in (row, *changed)}) == len(row._fields) + 1
 
 
 def test_alerts_have_their_own_digest_and_none_without_alerts() -> None:
@@ -246,19 +267,3 @@ def test_alerts_have_their_own_digest_and_none_without_alerts() -> None:
     assert digest.digest_commit(*parts) != digest.digest_commit(*parts, bytes(32))
     # An alert's digest does not pass for that of a context.
     assert digest.digest_commit(*parts, bytes(32)) != digest.digest_commit(*parts, None, bytes(32))
-
-
-def test_a_change_of_any_field_of_an_alert_changes_the_digest() -> None:
-    row = make_alert(1000)
-    others = [
-        row._replace(created_at=1001),
-        row._replace(ticker="BT"),
-        row._replace(indicator="llnr"),
-        row._replace(timeframe="1d"),
-        row._replace(close_time=2),
-        row._replace(epoch=1),
-        row._replace(action="BUY"),
-        row._replace(price=0.30000000000000004),
-    ]
-    digests = {digest.digest_alerts([other]) for other in (row, *others)}
-    assert len(digests) == len(others) + 1

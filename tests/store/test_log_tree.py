@@ -4,6 +4,8 @@ The canonical text of rows, compared with another implementation of RFC 8785.
 """
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -14,11 +16,10 @@ from hypothesis import strategies as st
 from tlog_scales.reader import TilesReader
 from tlog_scales.tlog import ConsistencyProof, InclusionProof
 
-from schemas.vocabulary import ACTIONS, LOGGED_IDS, TIMEFRAMES
+from schemas.vocabulary import ACTIONS, LOGGED_IDS, TIMEFRAMES, Action
 from serving.signal_rows import build_signal
 from store import log_tree as tree
-from store.log_leaves import hash_row, render_number, render_row
-from store.log_tree import Range, TileId, TreeError
+from store.log_tree import Range, TileId, TreeError, hash_row, render_number, render_row
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from tests.doubles.published_log import LEAVES, ROOTS
 from tests.support.row_builders import make_change
@@ -91,42 +92,28 @@ def test_roots_are_those_of_certificate_transparency(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leaf", "size", "expected"),
+    ("list_ranges", "old", "size", "expected"),
     [
-        (0, 1, []),
-        (0, 8, [L1, N23, N47]),
-        (5, 8, [L4, N67, N03]),
-        (2, 3, [N01]),
-        (1, 5, [L0, N23, L4]),
+        (tree.list_inclusion_ranges, 0, 1, []),
+        (tree.list_inclusion_ranges, 0, 8, [L1, N23, N47]),
+        (tree.list_inclusion_ranges, 5, 8, [L4, N67, N03]),
+        (tree.list_inclusion_ranges, 2, 3, [N01]),
+        (tree.list_inclusion_ranges, 1, 5, [L0, N23, L4]),
+        (tree.list_consistency_ranges, 0, 8, []),
+        (tree.list_consistency_ranges, 1, 1, []),
+        (tree.list_consistency_ranges, 1, 8, [L1, N23, N47]),
+        (tree.list_consistency_ranges, 2, 8, [N23, N47]),
+        (tree.list_consistency_ranges, 6, 8, [N45, N67, N03]),
+        (tree.list_consistency_ranges, 2, 5, [N23, L4]),
+        (tree.list_consistency_ranges, 6, 7, [N45, L6, N03]),
     ],
 )
-def test_inclusion_proofs_are_those_of_certificate_transparency(
-    leaf: int, size: int, expected: list[str]
+def test_proofs_are_those_of_certificate_transparency(
+    list_ranges: Callable[[int, int], list[Range]], old: int, size: int, expected: list[str]
 ) -> None:
-    tiles = build_tiles([*map(tree.hash_leaf, LEAVES)])
-    proof = prove(tiles, tree.list_inclusion_ranges(leaf, size))
+    proof = prove(build_tiles([*map(tree.hash_leaf, LEAVES)]), list_ranges(old, size))
     assert [each.hex() for each in proof] == expected
-
-
-@pytest.mark.parametrize(
-    ("old", "size", "expected"),
-    [
-        (0, 8, []),
-        (1, 1, []),
-        (1, 8, [L1, N23, N47]),
-        (2, 8, [N23, N47]),
-        (6, 8, [N45, N67, N03]),
-        (2, 5, [N23, L4]),
-        (6, 7, [N45, L6, N03]),
-    ],
-)
-def test_consistency_proofs_are_those_of_certificate_transparency(
-    old: int, size: int, expected: list[str]
-) -> None:
-    tiles = build_tiles([*map(tree.hash_leaf, LEAVES)])
-    proof = prove(tiles, tree.list_consistency_ranges(old, size))
-    assert [each.hex() for each in proof] == expected
-    if 0 < old < size:
+    if list_ranges is tree.list_consistency_ranges and 0 < old < size:
         tree.verify_consistency(old, ROOTS[old - 1], size, ROOTS[size - 1], proof)
 
 
@@ -189,21 +176,28 @@ def test_a_tree_that_lost_or_changed_a_leaf_is_not_consistent(old: int) -> None:
             tree.verify_consistency(old, old_root, size, root, proof)
 
 
-@pytest.mark.parametrize(("leaf", "size"), [(3, 3), (-1, 3), (0, 0)])
-def test_a_leaf_outside_of_the_tree_has_no_proof(leaf: int, size: int) -> None:
-    with pytest.raises(ValueError, match="leaf must be below the size"):
-        tree.list_inclusion_ranges(leaf, size)
-
-
-def test_a_larger_tree_is_no_part_of_a_smaller_one() -> None:
-    with pytest.raises(ValueError, match="old must be at most the size"):
-        tree.list_consistency_ranges(4, 3)
-
-
-def test_a_range_whose_tile_is_missing_or_too_short_has_no_hash() -> None:
-    for tiles in ({}, {TileId(0, 0): bytes(32)}):
-        with pytest.raises(TreeError, match="tile 0/0 is missing or too short"):
-            tree.hash_ranges([Range(0, 2)], tiles)
+@pytest.mark.parametrize(
+    ("call", "error", "reason"),
+    [
+        *(
+            (partial(tree.list_inclusion_ranges, *place), ValueError, "leaf must be below the size")
+            for place in ((3, 3), (-1, 3), (0, 0))
+        ),
+        (partial(tree.list_consistency_ranges, 4, 3), ValueError, "old must be at most the size"),
+        *(
+            (
+                partial(tree.hash_ranges, [Range(0, 2)], tiles),
+                *(TreeError, "tile 0/0 is missing or too short"),
+            )
+            for tiles in ({}, {TileId(0, 0): bytes(32)})
+        ),
+    ],
+)
+def test_what_a_tree_does_not_have_is_refused(
+    call: Callable[[], object], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        call()
 
 
 COVERED = (
@@ -230,23 +224,15 @@ def serve(row: FeedRow) -> dict[str, Any]:
         ),
         *(TIMES, TICKERS, st.sampled_from(LOGGED_IDS), st.sampled_from(TIMEFRAMES)),
         *(st.integers(0, 99), st.sampled_from(READINGS), PRICES),
-    )
+    ),
+    st.sampled_from(ACTIONS),
 )
-def test_the_text_of_a_change_is_canonical_json_of_the_row_as_served(row: ChangeRow) -> None:
+def test_the_text_of_a_row_is_canonical_json_of_the_row_as_served(
+    row: ChangeRow, action: Action
+) -> None:
     assert render_row(row) == rfc8785.dumps(serve(row))
-
-
-@given(
-    st.builds(
-        lambda at, ticker, timeframe, epoch, action, price: AlertRow(
-            at, ticker, "perpkit", timeframe, at // 1000, epoch, action, price
-        ),
-        *(TIMES, TICKERS, st.sampled_from(TIMEFRAMES), st.integers(0, 99)),
-        *(st.sampled_from(ACTIONS), PRICES),
-    )
-)
-def test_the_text_of_an_alert_is_canonical_json_of_the_row_as_served(row: AlertRow) -> None:
-    assert render_row(row) == rfc8785.dumps(serve(row))
+    alert = AlertRow(*row[:2], "perpkit", *row[3:6], action, row.price)
+    assert render_row(alert) == rfc8785.dumps(serve(alert))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

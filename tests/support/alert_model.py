@@ -6,6 +6,7 @@ recomputes from the start instead of carrying state.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 HOUR_S = 3600
@@ -25,16 +26,12 @@ class ModelBar(NamedTuple):
 
 
 class FiredAction(NamedTuple):
-    """An action of an engine on a bar."""
-
     close_time: int
     action: str
     price: float
 
 
 class PublishedAlert(NamedTuple):
-    """A published action and its hour."""
-
     hour: int
     close_time: int
     action: str
@@ -43,26 +40,18 @@ class PublishedAlert(NamedTuple):
 
 def compute_average_true_ranges(bars: Sequence[ModelBar]) -> list[float | None]:
     """Return Wilder's ATR(14) after each bar, None before the fourteenth."""
-    ranges = []
-    for at, bar in enumerate(bars):
-        if at == 0:
-            ranges.append(bar.high - bar.low)
-        else:
-            before = bars[at - 1].close
-            ranges.append(max(bar.high, before) - min(bar.low, before))
-    averages: list[float | None] = []
-    for at in range(len(bars)):
-        if at < 13:
-            averages.append(None)
-        elif at == 13:
-            total = 0.0
-            for one in ranges[:14]:
-                total += one
-            averages.append(total / 14)
-        else:
-            last = averages[-1]
-            assert last is not None
-            averages.append(last + (ranges[at] - last) / 14)
+    ranges = [bar.high - bar.low for bar in bars[:1]]
+    for before, bar in pairwise(bars):
+        ranges.append(max(bar.high, before.close) - min(bar.low, before.close))
+    total = 0.0
+    for one in ranges[:14]:
+        total += one
+    averages: list[float | None] = [None] * len(ranges[:13])
+    average = total / 14
+    for at in range(13, len(ranges)):
+        if at > 13:
+            average += (ranges[at] - average) / 14
+        averages.append(average)
     return averages
 
 
@@ -101,19 +90,13 @@ def _compute_stop(
     position: str, since: Sequence[ModelBar], averages: Sequence[float | None]
 ) -> float | None:
     """Return the stop, recomputed from the entry bar on."""
-    stops = []
-    for at in range(len(since)):
-        average = averages[at]
-        if average is None:
-            continue
-        closes = [bar.close for bar in since[: at + 1]]
-        if position == "long":
-            stops.append(max(closes) - 3 * average)
-        else:
-            stops.append(min(closes) + 3 * average)
-    if not stops:
-        return None
-    return max(stops) if position == "long" else min(stops)
+    best, multiple = (max, -3) if position == "long" else (min, 3)
+    stops = [
+        best(bar.close for bar in since[: at + 1]) + multiple * average
+        for at, average in enumerate(averages)
+        if average is not None
+    ]
+    return best(stops) if stops else None
 
 
 @dataclass

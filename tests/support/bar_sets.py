@@ -92,7 +92,6 @@ def list_bar_sets() -> list[Any]:
 
 
 def copy_recorded(folder: Path) -> None:
-    """Copy the newest recorded bars of every asset."""
     require_recorded()
     names = tuple(path.name for path in get_recorded_folder().glob("*.csv"))
     copy_newest_rows(get_recorded_folder(), folder, names, RECORDED_ROWS)
@@ -216,7 +215,6 @@ def compute_plain_latch(scores: Array, enter: float, exit: float) -> Array:
 
 
 def copy_newest_rows(source: Path, folder: Path, names: tuple[str, ...], rows: int) -> None:
-    """Copy the newest rows of some files of one folder into another."""
     folder.mkdir(exist_ok=True)
     for name in names:
         header, *lines = (source / name).read_text().splitlines()
@@ -406,7 +404,6 @@ def _format_row(at: int, row: list[float]) -> str:
 
 
 def _round(values: Array) -> Array:
-    """Round to 7 significant digits."""
     return np.array([float(f"{value:.7g}") for value in values.tolist()])
 
 

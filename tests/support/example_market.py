@@ -114,7 +114,6 @@ def make_flips(start: int, count: int) -> list[ChangeRow]:
 
 
 def make_batch(market_time: int, changes: list[ChangeRow]) -> Batch:
-    """Return a batch of changes only."""
     return Batch(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
 
 

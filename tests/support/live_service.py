@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -138,7 +139,6 @@ class LiveService:
         return build_freshness(snapshot, self.clock.now)
 
     async def check_audit(self) -> None:
-        """Assert that an audit of the whole store finds nothing."""
         report = await audit_market(self.store, self.universe, INDICATORS)
         assert (report.findings, dict(report.not_verifiable)) == ([], {})
 
@@ -244,7 +244,6 @@ def _create_client(
 
 @cache
 def load_venue_options(name: str) -> VenueOptions:
-    """Return the packaged options of a venue."""
     return load_universe().venues.get(name, VenueOptions())
 
 
@@ -253,14 +252,16 @@ KEY = {"alpaca_key_id": API_KEY_ID, "alpaca_secret_key": API_SECRET_KEY}
 
 def write_universe_file(folder: Path, universe: Universe) -> str:
     """Write a universe file; return its path."""
-    entries = "\n".join(map(_format_asset, universe.assets))
+    lines = ["[universe]", f"renamed_on = {universe.renamed_on}"]
+    for asset in universe.assets:
+        values = asset.model_dump(exclude_defaults=True)
+        lines += ["[[asset]]", *(f"{name} = {_format_value(one)}" for name, one in values.items())]
     path = folder / "universe.toml"
-    path.write_text(f"[universe]\nrenamed_on = {universe.renamed_on}\n\n{entries}")
+    path.write_text("\n".join(lines))
     return str(path)
 
 
 def build_live_settings(folder: Path, universe: Universe, double: VenuesDouble) -> dict[str, str]:
-    """Return the settings of a live service on the venue double."""
     return {
         "source": "live",
         "port": find_free_port(),
@@ -269,20 +270,13 @@ def build_live_settings(folder: Path, universe: Universe, double: VenuesDouble) 
     }
 
 
-def _format_asset(asset: Asset) -> str:
-    names = ("ticker", "name", "asset_class", "session", "symbol", "venue", "perpetual")
-    lines = [f'{name} = "{value}"' for name in names if (value := getattr(asset, name))]
-    fallbacks = ", ".join(map(_format_listing, asset.fallbacks))
-    lines += [f"{name} = {day}" for name in ("since", "until") if (day := getattr(asset, name))]
-    lines += [f"added_on = {asset.added_on}", f"fallbacks = [{fallbacks}]"]
-    return "\n".join(["[[asset]]", *lines, ""])
-
-
-def _format_listing(listing: Listing) -> str:
-    names = ("venue", "symbol", "perpetual")
-    given = [f'{name} = "{value}"' for name in names if (value := getattr(listing, name))]
-    given += [f"{name} = {day}" for name in ("since", "until") if (day := getattr(listing, name))]
-    return f"{{{', '.join(given)}}}"
+def _format_value(value: Any) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {_format_value(one)}' for name, one in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_format_value, value))}]"
+    return str(value) if isinstance(value, date) else json.dumps(value)
 
 
 # Some assets of every venue.

@@ -30,7 +30,6 @@ CHALLENGE = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
 def make_challenge(verifier: str) -> str:
-    """Return the S256 challenge of a verifier."""
     return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
@@ -95,7 +94,6 @@ class HandClient:
         return {name: value for name, value in merged.items() if value is not None}
 
     async def authorize(self, **changed: str | None) -> httpx.Response:
-        """Send an authorization request as a browser would."""
         return await self.served.client.get(
             "/oauth/authorize", params=self.build_request(**changed)
         )
@@ -111,11 +109,7 @@ class HandClient:
 
     async def get_code(self, plan: MemberPlan | None = None, **changed: str | None) -> str:
         """Let a member approve a request, or the owner without a plan; return the code."""
-        request_id = await self.begin(**changed)
-        if plan is None:
-            target = await self.authorizations.approve(request_id, None)
-        else:
-            target = await self.authorizations.approve(request_id, plan)
+        target = await self.authorizations.approve(await self.begin(**changed), plan)
         return read_answer(target)["code"]
 
     async def exchange(self, code: str, **changed: str | None) -> httpx.Response:
@@ -170,7 +164,6 @@ class HandClient:
 
 
 async def register(served: RunningService, *redirect_uris: str, name: str = "Hand") -> HandClient:
-    """Register a client as hosts do (RFC 7591)."""
     metadata = {"client_name": name, "redirect_uris": redirect_uris or [CALLBACK]}
     response = await served.client.post("/oauth/register", json=metadata)
     assert response.status_code == 201, response.text

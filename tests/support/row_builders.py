@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from store.access_rows import CallGroup, ClaimRow, MembershipRow, RetentionCutof
 from store.market_rows import (
     AlertRow,
     BarBlock,
-    BarRow,
     Batch,
     CarryRow,
     ChangeRow,
@@ -63,6 +62,19 @@ TABLES = (
 )
 
 
+class BarRow(NamedTuple):
+    """One bar of a block."""
+
+    ticker: str
+    timeframe: Timeframe
+    open_time: int
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+
+
 def make_bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h") -> BarRow:
     return BarRow(ticker, timeframe, open_time, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
 
@@ -84,7 +96,12 @@ def make_blocks(*rows: BarRow, revision: int = 0, source: str | None = None) -> 
 
 
 def to_rows(found: Iterable[BarBlock]) -> list[BarRow]:
-    return [row for block in found for row in block.iter_rows()]
+    """Return the bars of blocks one by one."""
+    return [
+        BarRow(block.ticker, block.timeframe, *row)
+        for block in found
+        for row in zip(block.open_time.tolist(), *block.values.T.tolist(), strict=True)
+    ]
 
 
 def make_change(
@@ -129,7 +146,6 @@ def make_epoch(ticker: str = "BTC", number: int = 1) -> EpochRow:
 
 
 def make_batch(market_time: int = NOW, **parts: Any) -> Batch:
-    """Return a batch with only the given parts."""
     return Batch(market_time, **{"bars": (), "funding": (), "changes": (), "carries": (), **parts})
 
 
@@ -161,7 +177,6 @@ def run_sql(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[A
 
 
 def read_tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Return every row of every table of a file."""
     with closing(sqlite3.connect(path)) as connection:
         return {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
 
@@ -207,18 +222,16 @@ ALL = 2**62
 async def list_changes(store: MarketStore) -> list[ChangeRow]:
     """Return every stored change, published or not, oldest first."""
     async with store._engine.begin_read(Lane.BATCH) as db:
-        rows = await db.execute_named(statements.LIST_CHANGES_AFTER, {"after": 0, "limit": ALL})
+        rows = await db.execute(statements.LIST_CHANGES_AFTER, after=0, limit=ALL)
     return [parse_change(row) for row in rows]
 
 
 async def list_commits(store: MarketStore) -> list[CommitRow]:
-    """Return the digest chain, oldest first."""
     async with store._engine.begin_read(Lane.BATCH) as db:
         return [CommitRow(**row) for row in await db.execute(statements.LIST_COMMITS)]
 
 
 async def list_epochs(store: MarketStore) -> list[EpochRow]:
-    """Return every epoch, oldest first."""
     async with store._engine.begin_read(Lane.BATCH) as db:
         rows = await db.execute(statements.LIST_EPOCHS)
     return [EpochRow(**decode_cell(row)) for row in rows]

@@ -5,7 +5,7 @@ import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -36,7 +36,12 @@ from service.http.server import RefusalLog, build_server_config
 from serving.fair_share import FairShare
 from serving.tool_runner import OnCall
 from store.access_rows import KeyRow
-from store.opening import open_postgres_access, open_postgres_market, open_sqlite_access
+from store.opening import (
+    open_postgres_access,
+    open_postgres_market,
+    open_sqlite_access,
+    open_sqlite_market,
+)
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from tests.doubles.smtp.server import Mailbox
@@ -45,7 +50,7 @@ from tests.support.example_market import NOON, make_coverage, seed_market
 from tests.support.response_schemas import close_schema
 from tests.support.row_builders import create_session_cookie
 from tests.support.signals_command import FORKSERVER
-from tests.support.store_homes import open_market_as
+from tests.support.store_homes import open_and_close
 from tools.output_schemas import build_output_schema
 
 Transport = Literal["mcp", "rest"]
@@ -239,21 +244,15 @@ async def _stop_server(server: uvicorn.Server) -> None:
 async def open_stores(
     address: StoreAddress, store_class: type[MarketStore] = MarketStore
 ) -> AsyncIterator[tuple[MarketStore, AccessStore]]:
-    """Open both stores in a folder, the market store as `kind`, or in a PostgreSQL database."""
-    async with AsyncExitStack() as opened:
-        market: MarketStore
-        access: AccessStore
-        if isinstance(address, Path):
-            market = await open_market_as(store_class, address / "market.db")
-        else:
-            market = store_class((await open_postgres_market(address))._engine)
-        opened.push_async_callback(market.close)
-        if isinstance(address, Path):
-            access = await open_sqlite_access(address / "market.db-access")
-        else:
-            access = await open_postgres_access(address)
-        opened.push_async_callback(access.close)
-        yield market, access
+    """Open both stores in a folder or in a PostgreSQL database, the market store as its class."""
+    if isinstance(address, Path):
+        market_opening = open_sqlite_market(address / "market.db")
+        access_opening = open_sqlite_access(address / "market.db-access")
+    else:
+        market_opening = open_postgres_market(address)
+        access_opening = open_postgres_access(address)
+    async with open_and_close(market_opening) as market, open_and_close(access_opening) as access:
+        yield store_class(market._engine), access
 
 
 @contextmanager
@@ -342,7 +341,6 @@ async def run_service(
 
 
 async def publish_assets(served: RunningService, *assets: CoveredAsset) -> None:
-    """Publish a coverage of these assets only."""
     await served.market.publish_coverage(make_coverage().model_copy(update={"assets": assets}))
 
 

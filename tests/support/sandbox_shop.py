@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from store.sql.access_store import AccessStore
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.support.running_service import ManualClock, RunningService, run_service
-from tests.support.store_homes import open_access_as
+from tests.support.store_homes import open_access_as, open_and_close
 
 ADDRESS = "192.0.2.7"
 BASE_URL = "http://127.0.0.1:8000"
@@ -160,7 +160,6 @@ class SandboxShop:
         )
 
     def restart_with(self, billing: Provider) -> None:
-        """Restart with another provider."""
         self.billing = billing
         self.claims = Claims(self.store, billing, self.clock)
         self.purchases = Purchases(
@@ -176,7 +175,6 @@ class SandboxShop:
     async def open_checkout(
         self, address: str = ADDRESS, claim_token: str | None = None, **body: str
     ) -> CheckoutResponse:
-        """Open a checkout, with a claim token if one is given."""
         given = CheckoutBody.model_validate({"contact_email": "agent@example.com", **body})
         return await self.purchases.create_checkout(given, address, claim_token)
 
@@ -199,20 +197,14 @@ class SandboxShop:
         await asyncio.sleep(0)
 
     async def claim_refused(self, token: str) -> ApiError:
-        """Return the error of claiming a token."""
         with pytest.raises(ApiError) as refused:
             await self.claim(token)
         assert token not in refused.value.message
         return refused.value
 
 
-@asynccontextmanager
-async def open_counting_store(path: Path) -> AsyncIterator[LookupCountingStore]:
-    store = await open_access_as(LookupCountingStore, path)
-    try:
-        yield store
-    finally:
-        await store.close()
+def open_counting_store(path: Path) -> AbstractAsyncContextManager[LookupCountingStore]:
+    return open_and_close(open_access_as(LookupCountingStore, path))
 
 
 def read_files(folder: Path) -> bytes:
@@ -224,7 +216,6 @@ def parse_sandbox_id(checkout: CheckoutResponse) -> str:
 
 
 async def settle_checkout(shop: SandboxShop, checkout: CheckoutResponse, status: str) -> None:
-    """Pay or cancel a checkout of the sandbox."""
     assert isinstance(shop.billing, SandboxBilling)
     session = await shop.billing.store.find_sandbox_session(parse_sandbox_id(checkout))
     assert session is not None
@@ -236,16 +227,12 @@ BUYER = "agent@example.com"
 
 @dataclass(frozen=True)
 class OpenedCheckout:
-    """An open checkout and its claim token."""
-
     session: str
     claim_token: str
 
 
 @dataclass(frozen=True)
 class Purchase:
-    """A completed purchase."""
-
     session: str
     subscription: str
     charge: str

@@ -116,7 +116,6 @@ class RunningCommand:
 
     @classmethod
     def start(cls, folder: Path, *command: str, env: Mapping[str, str]) -> Self:
-        """Start a command in a folder, in its own process group."""
         process = subprocess.Popen(
             command,
             env=env,
@@ -182,7 +181,6 @@ class RunningCommand:
         return status
 
     def kill(self) -> None:
-        """Kill the process if it is still running, and close its descriptors."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -271,14 +269,12 @@ class ForkedCommand:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal if the process is still running."""
         if self.poll() is None:
             # It may have ended although its status has not arrived yet.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:

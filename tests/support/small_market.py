@@ -4,8 +4,8 @@ Prices are whole cents from an integer generator, so the files are identical on 
 """
 
 import shutil
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import astuple
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,8 @@ from serving.signal_rows import FeedQuery
 from store.market_rows import FeedRow, StoredSnapshot
 from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from tests.support.row_builders import list_changes, list_commits, list_epochs
+from tests.support.row_builders import list_changes, list_commits, list_epochs, to_rows
+from tests.support.store_homes import open_and_close
 
 HOUR_S = 3600
 DAY_S = 86_400
@@ -123,7 +124,6 @@ def find_longer_close(ticker: str, ended: int, timeframe: Timeframe) -> int:
 
 
 def write_bars(folder: Path, ticker: str, rows: Sequence[Row], timeframe: str = "1h") -> Path:
-    """Write one file of bars, with floats in full precision so that they are read back exactly."""
     return write_table(folder / f"{ticker}_{timeframe}.csv", "ts,open,high,low,close,volume", rows)
 
 
@@ -169,7 +169,6 @@ def write_small_market(parent: Path) -> Path:
 
 
 def copy_to_folder(folder: Path, tickers: Iterable[str], parent: Path) -> Path:
-    """Copy the files of some tickers into a new folder."""
     part = parent / "some"
     part.mkdir()
     copy_files(folder, tickers, part)
@@ -200,14 +199,8 @@ def load_small_universe(parent: Path) -> Universe:
     return load_universe(write_universe(parent))
 
 
-@asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[MarketStore]:
-    """Open the store at a path and close it at the end."""
-    store = await open_sqlite_market(path)
-    try:
-        yield store
-    finally:
-        await store.close()
+def open_store(path: Path) -> AbstractAsyncContextManager[MarketStore]:
+    return open_and_close(open_sqlite_market(path))
 
 
 async def open_pipeline(
@@ -255,7 +248,7 @@ async def load_content(store: MarketStore) -> Content:
     """Return the whole content of a store, sorted; compare with ==."""
     progress = await store.progress()
     return Content(
-        bars=[tuple(row) for block in await store.bars() for row in block.iter_rows()],
+        bars=[tuple(row) for row in to_rows(await store.bars())],
         funding=[tuple(row) for row in await store.funding()],
         changes=[tuple(row) for row in await list_changes(store)],
         alerts=[tuple(row) async for row in store.alerts()],

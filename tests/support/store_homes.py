@@ -4,21 +4,22 @@ A test that uses the fixture `home`, or a store opened in it, runs on every engi
 """
 
 import asyncio
+import json
 import sqlite3
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 
 from store.errors import LockTakenError
 from store.opening import open_postgres_market, open_sqlite_market
-from store.postgres.engine import PostgresEngine
+from store.postgres.engine import PostgresEngine, convert_placeholders
 from store.postgres.schema import SCHEMAS
-from store.postgres.transaction import convert_placeholders
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from store.sqlite.engine import SqliteEngine
@@ -31,9 +32,6 @@ RunSql = Callable[..., Awaitable[list[tuple[Any, ...]]]]
 
 AnyStore = TypeVar("AnyStore", bound=MarketStore | AccessStore)
 
-# Returns a new home on each call.
-HomeFactory = Callable[[], AbstractAsyncContextManager["StoreHome"]]
-
 # By server URL: the migrated database that homes are copied from.
 MIGRATED_DATABASES: dict[str, str] = {}
 
@@ -44,34 +42,12 @@ DEADLINE_S = 30
 REFUSED = (sqlite3.IntegrityError, asyncpg.IntegrityConstraintViolationError)
 
 
-class StoreHome(Protocol):
-    """A place for one market store and one access store, which can be opened repeatedly."""
-
-    @property
-    def address(self) -> str:
-        """The address for `open_home` in another process."""
-
-    async def open_market(self) -> MarketStore:
-        """Open the market store."""
-
-    async def open_access(self, store_class: type[AccessStore] = AccessStore) -> AccessStore:
-        """Open the access store, as a subclass if one is given."""
-
-    insert_sql: str
-    """How a row is inserted that may overwrite others."""
-
-    relaxing_sql: tuple[str, ...]
-    """What a session may say of itself to be held less."""
-
-    def open_plain(self, *before: str) -> AbstractAsyncContextManager[RunSql]:
-        """Open both stores by plain SQL, as another program would, after some statements."""
-
-
 @dataclass(frozen=True)
 class SqliteHome:
     """Two files in a folder."""
 
     folder: Path
+    # How a row is inserted that may overwrite others, and what relaxes the checks of a session.
     insert_sql = "INSERT OR REPLACE INTO"
     relaxing_sql = (
         "PRAGMA recursive_triggers = OFF",
@@ -81,6 +57,7 @@ class SqliteHome:
 
     @property
     def address(self) -> str:
+        """The address for `open_home` in another process."""
         return str(self.folder)
 
     async def open_market(self) -> MarketStore:
@@ -91,6 +68,7 @@ class SqliteHome:
 
     @asynccontextmanager
     async def open_plain(self, *before: str) -> AsyncIterator[RunSql]:
+        """Open both stores by plain SQL, as another program would, after some statements."""
         with closing(sqlite3.connect(self.folder / "market.db", isolation_level=None)) as session:
             session.execute("ATTACH ? AS access", [str(self.folder / "access.db")])
 
@@ -139,6 +117,12 @@ class PostgresHome:
             await session.close()
 
 
+# A place for one market store and one access store, which can be opened repeatedly.
+StoreHome = SqliteHome | PostgresHome
+# Returns a new home on each call.
+HomeFactory = Callable[[], AbstractAsyncContextManager[StoreHome]]
+
+
 @asynccontextmanager
 async def make_sqlite_home(folder: Path) -> AsyncIterator[SqliteHome]:
     yield SqliteHome(Path(tempfile.mkdtemp(dir=folder)))
@@ -173,20 +157,17 @@ def build_database_url(home: StoreHome) -> str:
 
 
 async def run_sql(home: StoreHome, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Run one statement as another program would."""
     async with home.open_plain() as run:
         return await run(sql, *values)
 
 
 async def read_tables(home: StoreHome) -> dict[str, list[tuple[Any, ...]]]:
-    """Return every row of every table of the market store."""
     async with home.open_plain() as run:
         return {table: await run(f"SELECT * FROM {table}") for table in TABLES}
 
 
 @asynccontextmanager
 async def open_and_close(opening: Awaitable[AnyStore]) -> AsyncIterator[AnyStore]:
-    """Open a store and close it at the end of the block."""
     store = await opening
     try:
         yield store
@@ -195,17 +176,14 @@ async def open_and_close(opening: Awaitable[AnyStore]) -> AsyncIterator[AnyStore
 
 
 async def open_market_as(store_class: Callable[[SqliteEngine], AnyStore], path: Path) -> AnyStore:
-    """Open a market file as a subclass of MarketStore."""
     return store_class(await SqliteEngine.open(path, MARKET_MIGRATIONS))
 
 
 async def open_access_as(store_class: Callable[[SqliteEngine], AnyStore], path: Path) -> AnyStore:
-    """Open an access file as a subclass of AccessStore."""
     return store_class(await SqliteEngine.open(path, ACCESS_MIGRATIONS))
 
 
 async def wait_for_version(store: MarketStore, seen: int) -> int:
-    """Wait until the version of a store changes, and return it."""
     async with asyncio.timeout(DEADLINE_S):
         while store.version() == seen:
             await asyncio.sleep(0.005)
@@ -220,3 +198,34 @@ async def take_lock_when_free(store: MarketStore) -> None:
                 return await store.lock()
             except LockTakenError:
                 await asyncio.sleep(0.005)
+
+
+CALL = """
+import asyncio, importlib, json, sys
+from tests.support.store_homes import open_home
+
+async def main(address, module, name, *arguments):
+    store = await open_home(address).open_access()
+    try:
+        function = getattr(importlib.import_module(module), name)
+        print(json.dumps(await function(store, *map(int, arguments))))
+    finally:
+        await store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def call_elsewhere(
+    home: StoreHome, function: Callable[..., Awaitable[object]], *arguments: int
+) -> Any:
+    """Call a function of a test module on the access store in another process."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CALL, home.address, function.__module__, function.__name__),
+        *map(str, arguments),
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return json.loads(output)

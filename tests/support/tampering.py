@@ -1,11 +1,10 @@
 """Changes a stored value behind the store's back, and leaves everything else as it was."""
 
-import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import asyncpg
 import numpy as np
@@ -16,15 +15,15 @@ from compute.hourly_pipeline import HourlyPipeline
 from compute.schedule import to_market_ms
 from compute.signing.log_signer import LogSigner, load_key
 from compute.sources.source import FetchResult
+from schemas.vocabulary import Clock
 from store.postgres.schema import SCHEMAS
 from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import ALTERNATING, AcceleratedClock, ScriptedSource, march_s
-from tests.support.store_homes import PostgresHome, SqliteHome, StoreHome, open_and_close
+from tests.support.store_homes import REFUSED, PostgresHome, RunSql, StoreHome, open_and_close
 
-MARKET_SCHEMA = SCHEMAS["market"][0]
-LIST_COLUMNS = """
+LIST_POSTGRES_COLUMNS = f"""
 SELECT table_name::text, column_name::text FROM information_schema.columns
-WHERE table_schema = $1 ORDER BY table_name, ordinal_position
+WHERE table_schema = '{SCHEMAS["market"][0]}' ORDER BY table_name, ordinal_position
 """
 LIST_SQLITE_COLUMNS = """
 SELECT t.name, c.name FROM main.sqlite_schema t, pragma_table_info(t.name) c
@@ -33,53 +32,22 @@ WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%' ORDER BY t.name, c.cid
 
 
 class Column(NamedTuple):
-    """A column of the market store."""
-
     table: str
     name: str
 
 
-class Session(Protocol):
-    """A session in which no trigger and no foreign key holds."""
+@dataclass(frozen=True)
+class Session:
+    """A session in which no trigger and no foreign key holds; `read` runs a statement."""
 
-    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, whose parameters are $1, $2 and so on."""
+    read: RunSql
+    list_columns: str
 
     async def write(self, sql: str, *values: object) -> bool:
         """Run a statement; return whether the database's constraints accept it."""
-
-
-class SqliteSession:
-    """A session on a file; its constraints can be ignored."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        return self._connection.execute(_number(sql), values).fetchall()
-
-    async def write(self, sql: str, *values: object) -> bool:
         try:
-            self._connection.execute(_number(sql), values)
-        except sqlite3.IntegrityError:
-            return False
-        return True
-
-
-class PostgresSession:
-    """A session on a schema."""
-
-    def __init__(self, connection: asyncpg.Connection) -> None:
-        self._connection = connection
-
-    async def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in await self._connection.fetch(sql, *values)]
-
-    async def write(self, sql: str, *values: object) -> bool:
-        try:
-            async with self._connection.transaction():
-                await self._connection.execute(sql, *values)
-        except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError):
+            await self.read(sql, *values)
+        except (*REFUSED, asyncpg.DataError):
             return False
         return True
 
@@ -92,60 +60,55 @@ async def open_unguarded(
 
     If `unchecked`, the CHECK constraints of SQLite do not hold either.
     """
-    if isinstance(home, SqliteHome):
-        path = home.folder / "market.db"
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA ignore_check_constraints = {int(unchecked)}")
-            with _drop_triggers(connection, table):
-                yield SqliteSession(connection)
-    elif isinstance(home, PostgresHome):
-        path = {"search_path": MARKET_SCHEMA, "session_replication_role": "replica"}
-        postgres = await asyncpg.connect(home.address, server_settings=path)
-        try:
-            async with _disable_triggers(postgres, table):
-                yield PostgresSession(postgres)
-        finally:
-            await postgres.close()
+    if isinstance(home, PostgresHome):
+        async with home.open_plain(*home.relaxing_sql) as run:
+            condition = f"NOT tgisinternal AND tgrelid = '{table}'::regclass"
+            triggers = await run(f"SELECT tgname FROM pg_trigger WHERE {condition}")
+            await run(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+            yield Session(run, LIST_POSTGRES_COLUMNS)
+            for (name,) in triggers:
+                await run(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+    else:
+        async with home.open_plain(f"PRAGMA ignore_check_constraints = {int(unchecked)}") as run:
+            sql = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
+            triggers = await run(sql, table)
+            for name, _ in triggers:
+                await run(f"DROP TRIGGER {name}")
+            yield Session(run, LIST_SQLITE_COLUMNS)
+            for _, created in triggers:
+                await run(created)
 
 
 async def list_columns(home: StoreHome) -> list[Column]:
     """Return every column of every table of the market store, as the database lists them."""
+    is_postgres = isinstance(home, PostgresHome)
     async with home.open_plain() as run:
-        if isinstance(home, PostgresHome):
-            sql, values = LIST_COLUMNS.replace("$1", "?"), [MARKET_SCHEMA]
-        else:
-            sql, values = LIST_SQLITE_COLUMNS, []
-        return [Column(*row) for row in await run(sql, *values)]
+        rows = await run(LIST_POSTGRES_COLUMNS if is_postgres else LIST_SQLITE_COLUMNS)
+    return [Column(*row) for row in rows]
 
 
 async def read_rows(session: Session, table: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return the quoted names of a table's columns, and all rows in their order."""
-    if isinstance(session, PostgresSession):
-        rows = await session.read(LIST_COLUMNS, MARKET_SCHEMA)
-        names = [f'"{name}"' for owner, name in rows if owner == table]
-    else:
-        names = [f'"{row[1]}"' for row in await session.read(f"PRAGMA table_info({table})")]
-    listed = ", ".join(names)
+    columns = await session.read(session.list_columns)
+    names = [f'"{name}"' for owner, name in columns if owner == table]
     order = ", ".join(str(place) for place in range(1, len(names) + 1))
-    return names, await session.read(f"SELECT {listed} FROM {table} ORDER BY {order}")
+    return names, await session.read(f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}")
 
 
 async def replace_value(session: Session, column: Column, row: int, values: Sequence[Any]) -> bool:
     """Give a column of a row the first value that the constraints accept; False if none is."""
     names, rows = await read_rows(session, column.table)
-    place = names.index(f'"{column.name}"')
     condition, held = _select(names, rows[row])
-    sql = f'UPDATE {column.table} SET "{column.name}" = ${len(held) + 1} WHERE {condition}'
+    sql = f'UPDATE {column.table} SET "{column.name}" = ? WHERE {condition}'
     for value in values:
-        if await session.write(sql, *held, value):
+        if await session.write(sql, value, *held):
             _, after = await read_rows(session, column.table)
-            assert sorted(map(repr, after)) != sorted(map(repr, rows)), place
+            assert sorted(map(repr, after)) != sorted(map(repr, rows))
             return True
     return False
 
 
 async def delete_row(session: Session, table: str, row: int) -> tuple[Any, ...]:
-    """Delete a row of a table and return it."""
     names, rows = await read_rows(session, table)
     condition, held = _select(names, rows[row])
     assert await session.write(f"DELETE FROM {table} WHERE {condition}", *held)
@@ -171,38 +134,11 @@ def list_other_values(value: object) -> list[object]:
 
 def _select(names: Sequence[str], row: Sequence[object]) -> tuple[str, list[object]]:
     """Return the condition that selects a row, and its parameters."""
-    held = [value for value in row if value is not None]
-    numbers = iter(range(1, len(held) + 1))
     terms = [
-        f"{name} IS NULL" if value is None else f"{name} = ${next(numbers)}"
+        f"{name} IS NULL" if value is None else f"{name} = ?"
         for name, value in zip(names, row, strict=True)
     ]
-    return " AND ".join(terms), held
-
-
-def _number(sql: str) -> str:
-    return sql.replace("$", "?")
-
-
-@contextmanager
-def _drop_triggers(connection: sqlite3.Connection, table: str) -> Iterator[None]:
-    sql = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
-    triggers = connection.execute(sql, [table]).fetchall()
-    for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {name}")
-    yield
-    for _, created in triggers:
-        connection.execute(created)
-
-
-@asynccontextmanager
-async def _disable_triggers(connection: asyncpg.Connection, table: str) -> AsyncIterator[None]:
-    sql = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = $1::text::regclass"
-    triggers = await connection.fetch(sql, table)
-    await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-    yield
-    for (name,) in triggers:
-        await connection.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+    return " AND ".join(terms), [value for value in row if value is not None]
 
 
 STARTS = march_s("06:00")
@@ -258,8 +194,8 @@ async def continue_store(home: StoreHome, key_file: Path | None = None) -> None:
             await sign_log(store, key_file)
 
 
-async def sign_log(store: MarketStore, key_file: Path) -> None:
-    await LogSigner(store.feed_log, key_file, "signals.example/api/v1/log", lambda: 0).sign()
+async def sign_log(store: MarketStore, key_file: Path, clock: Clock = lambda: 0) -> None:
+    await LogSigner(store.feed_log, key_file, "signals.example/api/v1/log", clock).sign()
 
 
 async def open_pipeline(store: MarketStore, source: Market) -> HourlyPipeline:

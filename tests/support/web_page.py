@@ -23,6 +23,7 @@ from service.http.app import create_app
 from service.http.resources import Resources
 from store.access_rows import PendingAuthorization
 from tests.support.example_market import NAMES
+from tests.support.oauth_client import CHALLENGE, HandClient, register
 from tests.support.running_service import RunningService, open_loopback_socket, run_app, skip_sleep
 from web.operations import Doctor
 
@@ -76,7 +77,6 @@ class Page(HTMLParser):
 
     @property
     def links(self) -> list[str]:
-        """The addresses of the links, in the page's order."""
         return [link.get("href") or "" for link in self.find_all("a")]
 
     @property
@@ -171,7 +171,6 @@ class MemberBrowser:
     client: httpx.AsyncClient
 
     async def get_home(self, title: str = "API access") -> Page:
-        """Return the page of API keys."""
         return check_page(await self.client.get(HOME), 200, title)
 
     async def send_form(self, path: str, **fields: str) -> httpx.Response:
@@ -185,11 +184,9 @@ class MemberBrowser:
         return KEYS.findall(" ".join(actions))[-1]
 
     async def create_key(self, label: str = "laptop") -> httpx.Response:
-        """Send the form that creates a key."""
         return await self.send_form(await self.find_keys_path(), label=label)
 
     async def create_and_read_key(self, label: str = "laptop") -> str:
-        """Create a key and return it from the page that shows it."""
         found = set(
             API_KEY.findall(check_page(await self.create_key(label), 201, "Your new key").text)
         )
@@ -197,7 +194,6 @@ class MemberBrowser:
         return found.pop()
 
     async def find_key_path(self, label: str) -> str:
-        """Return the path of the only live key with a label."""
         links = (await self.get_home()).find_all("a")
         (href,) = [one["href"] for one in links if one.get("aria-label") == f"Revoke {label}"]
         assert href is not None
@@ -263,7 +259,6 @@ async def open_owner_browser(served: RunningService) -> AsyncIterator[httpx.Asyn
 
 
 async def get_usage_status(served: RunningService, api_key: str) -> int:
-    """Return the HTTP status of a call of /usage with a key."""
     headers = {"Authorization": f"Bearer {api_key}"}
     return (await served.client.get("/api/v1/usage", headers=headers)).status_code
 
@@ -314,9 +309,6 @@ async def fetch_readings(served: RunningService, timeframe: str) -> dict[str, di
 
 HOST = "host.example"
 REDIRECT_URI = f"https://{HOST}/callback"
-# RFC 7636, appendix B.
-VERIFIER = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
-CHALLENGE = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
 async def add_request(served: RunningService, **changed: str | None) -> PendingAuthorization:
@@ -340,41 +332,21 @@ async def begin_request(
     served: RunningService, browser: httpx.AsyncClient, name: str = "Desk Assistant"
 ) -> tuple[str, str]:
     """Register a client and open its request in a browser; return its id and the consent path."""
-    metadata = {"client_name": name, "redirect_uris": [REDIRECT_URI]}
-    registered = await served.client.post("/oauth/register", json=metadata)
-    assert registered.status_code == 201, registered.text
-    client_id = registered.json()["client_id"]
-    sent = {
-        "response_type": "code",
-        "client_id": client_id,
-        "redirect_uri": REDIRECT_URI,
-        "state": "st&te",
-        "code_challenge": CHALLENGE,
-        "code_challenge_method": "S256",
-        "resource": f"{served.base_url}/mcp",
-    }
+    client = await register(served, REDIRECT_URI, name=name)
+    sent = client.build_request(redirect_uri=REDIRECT_URI, state="st&te")
     answer = await browser.get("/oauth/authorize", params=sent)
     assert answer.status_code == 303, answer.text
-    return client_id, answer.headers["location"].removeprefix(served.base_url)
+    return client.client_id, answer.headers["location"].removeprefix(served.base_url)
 
 
 async def exchange_code(served: RunningService, client_id: str, code: str) -> str:
     """Exchange a code for an access token, as the client that began the request."""
-    sent = {
-        "grant_type": "authorization_code",
-        "client_id": client_id,
-        "code": code,
-        "redirect_uri": REDIRECT_URI,
-        "code_verifier": VERIFIER,
-        "resource": f"{served.base_url}/mcp",
-    }
-    answer = await served.client.post("/oauth/token", data=sent)
+    answer = await HandClient(served, client_id).exchange(code, redirect_uri=REDIRECT_URI)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["access_token"])
 
 
 def build_path(request: PendingAuthorization) -> str:
-    """Return the path of a request's consent page."""
     return f"/oauth/consent?request={request.id}"
 
 

@@ -217,63 +217,64 @@ async def call(method: str, body: object, *arguments: object) -> object:
             return await getattr(LogReader(client), method)(*arguments)
 
 
+BAD_LEAVES = [{}, {"salt": "?"}, {"created_at": "2026"}, {"index": 5.0}]
+BAD_STARTS = [
+    *("x", ["a"], {}, {"source": 7, "started_at": TIME}),
+    {"source": "live", "started_at": "2026"},
+]
+BAD_PAGES = [
+    *({}, {"signals": []}, {"signals": {}, "meta": {}}),
+    {"signals": [7], "meta": {"as_of": "now"}},
+]
+
+
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("method", "body", "arguments", "reason"),
     [
-        ({}, "malformed leaves"),
-        ({"leaves": [{}]}, "malformed leaves"),
-        ({"leaves": [LEAF | {"salt": "?"}]}, "malformed leaves"),
-        ({"leaves": [LEAF | {"created_at": "2026"}]}, "malformed leaves"),
-        ({"leaves": [LEAF | {"index": 5.0}]}, "malformed leaves"),
-        ({"leaves": [7]}, "malformed leaves"),
-        (b'{"leaves": [{"salt": "\\ud800"}]}', "without an answer of the API"),
-        ({"leaves": [LEAF | {"index": 6}]}, "did not list the leaves 5 to 5"),
-        ({"leaves": [LEAF, LEAF]}, "did not list the leaves 5 to 5"),
+        ("read_leaves", {}, (5, 1), "malformed leaves"),
+        ("read_leaves", {"leaves": [7]}, (5, 1), "malformed leaves"),
+        *(
+            ("read_leaves", {"leaves": [bad and LEAF | bad]}, (5, 1), "malformed leaves")
+            for bad in BAD_LEAVES
+        ),
+        (
+            *("read_leaves", b'{"leaves": [{"salt": "\\ud800"}]}', (5, 1)),
+            "without an answer of the API",
+        ),
+        *(
+            ("read_leaves", {"leaves": leaves}, (5, 1), "did not list the leaves 5 to 5")
+            for leaves in ([LEAF | {"index": 6}], [LEAF, LEAF])
+        ),
+        *(
+            ("read_start", {"leaves": [LEAF], "start": start}, (), "malformed leaves")
+            for start in BAD_STARTS
+        ),
+        *(
+            ("fetch_tile", b"x" * size, (0, 0, 2), f"sent {size} bytes as tile/0/000.p/2")
+            for size in (0, 31, 33, 65)
+        ),
+        ("read_text", b"\xff", ("checkpoint",), "without text"),
+        *(
+            (method, body, (), "sent a page of the feed that is none")
+            for method in ("read_feed", "read_first_page")
+            for body in BAD_PAGES
+        ),
+        (
+            "read_feed",
+            {
+                "signals": [],
+                "meta": {"as_of": TIME, "source": "live"},
+                "pagination": {"has_more": True},
+            },
+            *((), "claims more rows and sends none"),
+        ),
     ],
 )
-async def test_malformed_leaves_are_refused(body: object, reason: str) -> None:
+async def test_an_answer_in_another_form_is_refused(
+    method: str, body: object, arguments: tuple[object, ...], reason: str
+) -> None:
     with pytest.raises(VerifyError, match=reason):
-        await call("read_leaves", body, 5, 1)
-
-
-@pytest.mark.parametrize(
-    "start",
-    ["x", ["a"], {}, {"source": 7, "started_at": TIME}, {"source": "live", "started_at": "2026"}],
-)
-async def test_a_malformed_start_is_refused(start: object) -> None:
-    with pytest.raises(VerifyError, match="malformed leaves"):
-        await call("read_start", {"leaves": [LEAF], "start": start})
-
-
-@pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33, b"x" * 65])
-async def test_a_tile_of_another_length_is_refused(content: bytes) -> None:
-    with pytest.raises(VerifyError, match=f"sent {len(content)} bytes as tile/0/000.p/2"):
-        await call("fetch_tile", content, 0, 0, 2)
-
-
-async def test_a_text_that_is_not_unicode_is_refused() -> None:
-    with pytest.raises(VerifyError, match="without text"):
-        await call("read_text", b"\xff", "checkpoint")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [{}, {"signals": []}, {"signals": {}, "meta": {}}, {"signals": [7], "meta": {"as_of": "now"}}],
-)
-@pytest.mark.parametrize("method", ["read_feed", "read_first_page"])
-async def test_a_page_of_the_feed_in_another_form_is_refused(method: str, body: object) -> None:
-    with pytest.raises(VerifyError, match="sent a page of the feed that is none"):
-        await call(method, body)
-
-
-async def test_a_feed_without_an_end_is_given_up() -> None:
-    body = {
-        "signals": [],
-        "meta": {"as_of": TIME, "source": "live"},
-        "pagination": {"has_more": True},
-    }
-    with pytest.raises(VerifyError, match="claims more rows and sends none"):
-        await call("read_feed", body)
+        await call(method, body, *arguments)
 
 
 async def test_a_feed_that_takes_more_than_the_daily_quota_is_given_up() -> None:

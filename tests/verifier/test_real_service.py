@@ -22,7 +22,7 @@ from tests.doubles.scripted_source import ALTERNATING
 from tests.doubles.witness import open_witness
 from tests.support.running_service import RunningService, ServiceProcess, run_service_process
 from tests.support.store_homes import open_and_close
-from tests.support.tampering import Market
+from tests.support.tampering import Market, sign_log
 from verifier.client import ServiceClient
 from verifier.notes import InclusionProof, Policy, VerifierKey, parse_policy
 from verifier.record import Record
@@ -121,15 +121,10 @@ async def test_an_honest_service_is_never_accused(tmp_path: Path) -> None:
         assert any(one.id.endswith(".1") for one in rows)
 
 
-async def sign(served: RunningService, folder: Path) -> None:
-    key_file = folder / "log-key.json"
-    await LogSigner(served.market.feed_log, key_file, "signals.example/log", served.clock).sign()
-
-
 async def test_a_proof_of_the_service_is_verified_without_it(
     served: RunningService, tmp_path: Path
 ) -> None:
-    await sign(served, tmp_path)
+    await sign_log(served.market, tmp_path / "log-key.json", served.clock)
     key = (await served.client.get("/api/v1/log/key")).text
     for row in (await served.get_api("/signals?tier=all")).json()["signals"]:
         proof = await served.get_api(f"/log/proof?id={row['id']}")
@@ -150,7 +145,7 @@ async def test_cosignatures_that_the_service_collects_make_the_quorum_of_a_polic
 ) -> None:
     # The post-quantum witness signs the present time.
     served.clock.now = time.time_ns() // 1_000_000
-    await sign(served, tmp_path)
+    await sign_log(served.market, tmp_path / "log-key.json", served.clock)
     vkey = (await served.client.get("/api/v1/log/key")).text.strip()
     async with (
         open_witness(vkey, name="witness.example/a") as ours,

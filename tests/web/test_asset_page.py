@@ -13,10 +13,10 @@ import pytest
 
 from schemas.vocabulary import DAY_MS, HOUR_MS, INDICATOR_IDS, TIMEFRAMES, Reading, format_instant
 from serving.prices import BarColumns
-from store.market_rows import AlertRow, BarRow, ChangeRow
+from store.market_rows import AlertRow, ChangeRow
 from tests.support.browser import BROWSER_TESTS, open_window
 from tests.support.example_market import NAMES, NOON, make_batch, make_coverage
-from tests.support.row_builders import make_alert, make_blocks, make_change
+from tests.support.row_builders import BarRow, make_alert, make_blocks, make_change
 from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page

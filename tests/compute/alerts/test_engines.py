@@ -494,7 +494,7 @@ async def test_no_two_rows_of_an_action_are_closer_than_their_window_or_an_audit
     row, gap = next(found for found in gaps if found[0].created_at > STARTS * 1000)
     early = row.created_at - gap - 1
     async with open_unguarded(home, "alerts") as session:
-        sql = "UPDATE alerts SET created_at = $1 WHERE created_at = $2"
+        sql = "UPDATE alerts SET created_at = ? WHERE created_at = ?"
         assert await session.write(sql, early, row.created_at)
     expected = f"created_at is {early}, but the bars give {row.created_at}"
     assert await list_findings(home) == [f"alerts: {row.id}: {expected}"]

@@ -308,8 +308,8 @@ async def test_an_added_row_is_found(filled: Filled, table: str) -> None:
             names, rows = await read_rows(session, table)
             values = dict(zip(names, rows[0], strict=True))
             values |= {f'"{name}"': value for name, value in ADDED[table].items()}
-            numbers = ", ".join(f"${place}" for place in range(1, len(names) + 1))
-            assert await session.write(f"INSERT INTO {table} VALUES ({numbers})", *values.values())
+            places = ", ".join("?" * len(names))
+            assert await session.write(f"INSERT INTO {table} VALUES ({places})", *values.values())
         assert await filled.list_findings(home)
 
 

@@ -19,7 +19,6 @@ from store.digest import GENESIS, digest_commit
 from store.errors import LockTakenError, StoreError
 from store.opening import open_postgres_access, open_postgres_market
 from store.postgres import market_engine as postgres_market_engine
-from store.sql import market_writes as writes
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
@@ -27,12 +26,10 @@ from tests.store.conftest import OpenMarket
 from tests.store.sql.test_purchase_store import CLAIM
 from tests.support.postgres.server import cut_sessions
 from tests.support.row_builders import (
-    DAY_MS,
     NOW,
     list_changes,
     list_commits,
     make_batch,
-    make_change,
     make_full_batch,
 )
 from tests.support.store_homes import (
@@ -265,17 +262,6 @@ async def test_a_process_without_the_lock_commits_only_while_no_process_holds_it
 STORES = {"market": open_postgres_market, "access": open_postgres_access}
 
 
-async def get_open_error(url: str, store: str = "market") -> str:
-    """Return the error of opening a store; assert that it names the database and no secret."""
-    with pytest.raises(StoreError) as refused:
-        await STORES[store](url)
-    message = str(refused.value)
-    assert "\n" not in message
-    assert "postgres@" not in message
-    assert urlsplit(url).path in message
-    return message
-
-
 async def test_a_new_version_is_notified_at_once(
     market: MarketStore, open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,20 +303,6 @@ async def test_a_store_recovers_from_lost_sessions_without_reopening(
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
 
 
-async def test_prune_deletes_in_short_transactions(
-    market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edge = NOW - 365 * DAY_MS
-    rows = [make_change(edge - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
-    await market.commit(make_batch(NOW, changes=rows))
-    monkeypatch.setattr(writes, "ROWS_PER_PRUNE", 3)
-    ((before,),) = await run_sql(home, "SELECT number FROM version")
-    assert await market.prune() == 8
-    ((after,),) = await run_sql(home, "SELECT number FROM version")
-    horizons, deleting, nothing_left = 1, 3, 2
-    assert after - before == horizons + deleting + nothing_left
-
-
 async def test_an_error_quotes_no_values_of_rows(
     access: AccessStore,
 ) -> None:
@@ -345,18 +317,27 @@ async def test_an_error_quotes_no_values_of_rows(
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_a_database_of_another_version_is_refused(home: PostgresHome, store: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("another version", "another version of signals.*{store}_9999"),
+        ("no database", "does not exist"),
+        ("no server", "postgresql://127.0.0.1:1/"),
+    ],
+)
+async def test_a_store_that_cannot_be_opened_is_named_without_user_and_password(
+    home: PostgresHome, store: str, fault: str, reason: str
+) -> None:
     await run_sql(home, f"INSERT INTO signals_{store}.migrations VALUES ('{store}_9999')")
-    message = await get_open_error(home.url, store)
-    assert "another version of signals" in message
-    assert f"{store}_9999" in message
-
-
-@pytest.mark.parametrize("store", STORES)
-async def test_a_database_that_is_not_there_is_refused(home: PostgresHome, store: str) -> None:
-    assert "does not exist" in await get_open_error(f"{home.url}_missing", store)
-
-
-async def test_a_server_that_is_not_there_is_refused(home: PostgresHome) -> None:
-    port = str(urlsplit(home.url).port)
-    assert "postgresql://127.0.0.1:1/" in await get_open_error(home.url.replace(port, "1"))
+    parts = urlsplit(home.url)
+    url = {
+        "another version": home.url,
+        "no database": f"{home.url}_missing",
+        "no server": home.url.replace(str(parts.port), "1"),
+    }[fault]
+    with pytest.raises(StoreError, match=reason.format(store=store)) as refused:
+        await STORES[store](url)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "postgres@" not in message
+    assert parts.path in message

@@ -4,7 +4,6 @@ The data of a person are exported whole, and erased without touching those of ot
 """
 
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib.resources import files
 
@@ -34,7 +33,7 @@ from tests.support.example_market import NOON
 from tests.support.oauth_client import buy_plan
 from tests.support.row_builders import DAY_MS, NO_CUTOFFS, make_call_group
 from tests.support.running_service import ManualClock
-from tests.support.store_homes import StoreHome, open_and_close, run_sql
+from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("access", "dashboard")
 
@@ -65,51 +64,28 @@ async def test_a_key_knows_when_it_was_last_used(access: AccessStore) -> None:
     assert key.last_used_at == 2 * DAY_MS + 7
 
 
-async def test_one_hash_belongs_to_one_key(access: AccessStore) -> None:
+async def test_one_hash_belongs_to_one_key_also_after_reopening(
+    access: AccessStore, open_access: OpenAccess, home: StoreHome
+) -> None:
     await access.create_key(HASH, "agent", 5)
+    await access.close()
+    reopened = await open_access()
     with pytest.raises(StoreError):
-        await access.create_key(HASH, "other", 6)
-    assert len(await access.list_keys()) == 1
+        await reopened.create_key(HASH, "other", 6)
+    assert await run_sql(home, "SELECT key_hash FROM keys") == [(HASH,)]
 
 
-async def test_a_clear_key_cannot_be_stored_by_mistake(access: AccessStore) -> None:
-    with pytest.raises(StoreError):
-        await access.create_key(b"ek_clear", "agent", 5)
-
-
-async def test_an_access_request_is_new_once_and_updated_after(access: AccessStore) -> None:
-    assert await access.put_access_request(REQUEST, 2) == "received"
-    other = AccessRequestRow("b@example.com", None, None, None, None, NOW - 5, NOW - 5)
-    assert await access.put_access_request(other, 2) == "received"
-    changed = AccessRequestRow("a@example.com", None, "Op", None, "9", NOW + 1, NOW + 1)
-    assert await access.put_access_request(changed, 2) == "updated"
-    assert await access.list_access_requests() == [
-        other,
-        AccessRequestRow("a@example.com", None, "Op", None, "9", NOW, NOW + 1),
-    ]
-
-
-async def test_no_more_requests_are_stored_than_allowed_and_known_ones_still_change(
-    access: AccessStore,
-) -> None:
-    assert await access.put_access_request(REQUEST, 1) == "received"
-    other = replace(REQUEST, contact_email="b@example.com")
+async def test_a_known_request_is_updated_and_a_new_one_needs_room(access: AccessStore) -> None:
+    first, other = (
+        AccessRequestRow(f"{name}@example.com", None, None, None, None, at, at)
+        for name, at in (("a", NOW), ("b", NOW - 5))
+    )
+    assert await access.put_access_request(first, 1) == "received"
     assert await access.put_access_request(other, 1) == "full"
-    changed = replace(REQUEST, use_case="other")
+    changed = AccessRequestRow("a@example.com", None, "Op", None, "9", NOW + 1, NOW + 1)
     assert await access.put_access_request(changed, 1) == "updated"
-    assert await access.list_access_requests() == [changed]
     assert await access.put_access_request(other, 2) == "received"
-
-
-async def test_requests_that_were_last_changed_before_the_cutoff_are_deleted(
-    access: AccessStore,
-) -> None:
-    for name, updated_at in (("a", NOW), ("b", NOW + 1)):
-        email = f"{name}@example.com"
-        row = replace(REQUEST, contact_email=email, created_at=5, updated_at=updated_at)
-        await access.put_access_request(row, 9)
-    assert await access.prune(replace(NO_CUTOFFS, access_requests=NOW + 1)) == 1
-    assert [row.contact_email for row in await access.list_access_requests()] == ["b@example.com"]
+    assert await access.list_access_requests() == [other, replace(changed, created_at=NOW)]
 
 
 async def test_an_attempt_counts_for_every_limit_or_for_none(
@@ -167,39 +143,26 @@ async def test_pruning_keeps_each_keys_last_day_of_use_and_recent_rows(
     access: AccessStore, home: StoreHome
 ) -> None:
     rare, busy = bytes(32), HASH
-    for key_hash in (rare, busy):
+    for key_hash, days in ((rare, (1, 2)), (busy, (2, 9))):
         await access.create_key(key_hash, "agent", 5)
-    for day in (1, 2):
-        await access.count_calls([make_call_group(rare, day * DAY_MS)], None, 10)
-    for day in (2, 9):
-        await access.count_calls([make_call_group(busy, day * DAY_MS)], None, 10)
-    await access.mark_event_handled("evt_old", 10)
-    await access.mark_event_handled("evt_new", 20)
+        for day in days:
+            await access.count_calls([make_call_group(key_hash, day * DAY_MS)], None, 10)
     for at in (10, 20):
+        await access.mark_event_handled(f"evt_{at}", at)
         await access.record_attempt("checkout", [AttemptLimit("192.0.2.1", 5)], at, 100)
-    assert await access.prune(replace(NO_CUTOFFS, usage=8 * DAY_MS, events=20, attempts=20)) == 4
+        email = f"{at}@example.com"
+        row = replace(REQUEST, contact_email=email, created_at=5, updated_at=at)
+        await access.put_access_request(row, 9)
+    cutoffs = replace(NO_CUTOFFS, usage=8 * DAY_MS, events=20, attempts=20, access_requests=20)
+    assert await access.prune(cutoffs) == 5
     async with home.open_plain() as run:
         assert await run("SELECT key_id, day FROM usage ORDER BY key_id") == [(1, 2), (2, 9)]
-        assert await run("SELECT id FROM events") == [("evt_new",)]
+        assert await run("SELECT id FROM events") == [("evt_20",)]
         assert await run("SELECT at FROM attempts") == [(20,)]
-
-
-async def test_keys_survive_reopening(
-    access: AccessStore, open_access: OpenAccess, home: StoreHome
-) -> None:
-    await access.create_key(HASH, "agent", 5)
-    await access.close()
-    assert len(await (await open_access()).list_keys()) == 1
-    assert await run_sql(home, "SELECT key_hash FROM keys") == [(HASH,)]
+        assert await run("SELECT updated_at FROM access_requests") == [(20,)]
 
 
 MINE, OTHER = "Member@example.com", "other@example.com"
-
-
-@pytest.fixture
-async def store(home: StoreHome) -> AsyncIterator[AccessStore]:
-    async with open_and_close(home.open_access()) as opened:
-        yield opened
 
 
 async def fill(store: AccessStore, email: str) -> bytes:
@@ -226,10 +189,10 @@ async def fill(store: AccessStore, email: str) -> bytes:
 
 
 @pytest.mark.clause("13.12")
-async def test_a_person_is_exported_whole_and_erased_alone(store: AccessStore) -> None:
-    mine, theirs = [await fill(store, email) for email in (MINE, OTHER)]
-    kept = await store.people.export(OTHER)
-    found = await store.people.export(MINE.upper())
+async def test_a_person_is_exported_whole_and_erased_alone(access: AccessStore) -> None:
+    mine, theirs = [await fill(access, email) for email in (MINE, OTHER)]
+    kept = await access.people.export(OTHER)
+    found = await access.people.export(MINE.upper())
     assert {kind for kind, rows in found.items() if not rows} == {"connections"}
     assert {row["contact_email"] for row in found["plans"]} == {MINE}
     assert "my bot" in {row["label"] for row in found["keys"]}
@@ -240,26 +203,26 @@ async def test_a_person_is_exported_whole_and_erased_alone(store: AccessStore) -
         for value in row.values()
         if isinstance(value, bytes)
     ]
-    assert await store.people.erase(MINE, NOON + 1) > len(found)
-    assert not any((await store.people.export(MINE)).values())
-    assert await store.people.export(OTHER) == kept
+    assert await access.people.erase(MINE, NOON + 1) > len(found)
+    assert not any((await access.people.export(MINE)).values())
+    assert await access.people.export(OTHER) == kept
     groups = [make_call_group(key, NOON + 2) for key in (mine, theirs)]
-    counted = await store.count_calls(groups, "test", 10)
+    counted = await access.count_calls(groups, "test", 10)
     assert [each.verdict for each in counted] == ["revoked", "counted"]
-    (open_plan,) = await store.list_open_memberships("sandbox")
+    (open_plan,) = await access.list_open_memberships("sandbox")
     assert open_plan.row.contact_email == OTHER
-    assert await store.people.erase(MINE, NOON + 1) == 0
+    assert await access.people.erase(MINE, NOON + 1) == 0
 
 
 @pytest.mark.clause("13.12")
 async def test_what_another_paid_under_the_address_of_a_person_can_still_be_claimed(
-    store: AccessStore,
+    access: AccessStore,
 ) -> None:
     token = hash_key("token")
     names = ("c1", token, "stripe", "live", "cs_1", MINE, "monthly", "bot")
-    await store.create_claim(ClaimRow(*names, NOON, NOON + 9))
-    assert await store.people.erase(MINE, NOON + 1) == 1
-    claim = await store.find_claim(token)
+    await access.create_claim(ClaimRow(*names, NOON, NOON + 9))
+    assert await access.people.erase(MINE, NOON + 1) == 1
+    claim = await access.find_claim(token)
     assert claim is not None
     assert (claim.session, claim.contact_email, claim.agent_name) == ("cs_1", "", None)
 

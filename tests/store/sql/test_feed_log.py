@@ -4,8 +4,7 @@ import pytest
 
 from store import log_tree as tree
 from store.errors import DamagedError, StoreError
-from store.log_leaves import hash_row
-from store.log_tree import Range, TileId
+from store.log_tree import Range, TileId, hash_row
 from store.market_rows import AlertRow, CheckpointRow
 from store.sql import feed_log
 from store.sql.feed_log import UnloggedRowError
@@ -27,6 +26,7 @@ from tests.support.store_homes import (
     open_and_close,
     run_sql,
 )
+from tests.support.tampering import open_unguarded
 
 pytestmark = pytest.mark.clause("proof")
 
@@ -53,6 +53,8 @@ async def assert_complete(market: MarketStore) -> None:
     leaves = await log.leaves(0, size)
     assert [leaf.leaf for leaf in leaves] == list(range(len(rows)))
     assert [leaf.created_at for leaf in leaves] == [row.created_at for row in rows]
+    assert {len(leaf.salt) for leaf in leaves} <= {16}
+    assert len({leaf.salt for leaf in leaves}) == size
     hashes = [hash_row(row, leaf.salt) for row, leaf in zip(rows, leaves, strict=True)]
     expected = tree.extend_tiles({}, 0, b"".join(hashes))
     assert {tile: await log.tile(tile) for tile in expected} == expected
@@ -69,30 +71,11 @@ async def test_each_commit_appends_a_leaf_for_each_of_its_published_rows(
         await assert_complete(market)
 
 
-async def test_every_leaf_has_a_salt_of_its_own(market: MarketStore) -> None:
-    await commit_rows(market, 300)
-    salts = {leaf.salt for leaf in await market.feed_log.leaves(0, 241)}
-    assert len(salts) == 241
-    assert {len(salt) for salt in salts} == {16}
-
-
 async def forget_log(home: StoreHome) -> None:
     """Empty the log, as in a store that an earlier version has written."""
-    async with home.open_plain() as run:
-        names = [f"log_{name}" for name in ("leaves", "tiles")]
-        if "postgresql" in home.address:
-            for name in names:
-                await run(f"ALTER TABLE {name} DISABLE TRIGGER USER")
-                await run(f"DELETE FROM {name}")
-                await run(f"ALTER TABLE {name} ENABLE TRIGGER USER")
-            return
-        for name in names:
-            ((trigger,),) = await run(
-                "SELECT sql FROM sqlite_schema WHERE name = ?", f"{name}_delete"
-            )
-            await run(f"DROP TRIGGER {name}_delete")
-            await run(f"DELETE FROM {name}")
-            await run(trigger)
+    for name in ("log_leaves", "log_tiles"):
+        async with open_unguarded(home, name) as session:
+            assert await session.write(f"DELETE FROM {name}")
 
 
 async def test_the_log_of_a_store_of_an_earlier_version_is_built_in_parts(
@@ -128,16 +111,12 @@ async def test_a_commit_that_fails_leaves_no_leaf(market: MarketStore) -> None:
 async def test_leaves_outlive_the_rows_that_retention_deletes(market: MarketStore) -> None:
     await commit_rows(market, 100)
     leaves = await market.feed_log.leaves(0, 81)
-    await market.commit(make_batch(NOW + 400 * DAY_MS))
+    later = NOW + 400 * DAY_MS
+    await market.commit(make_batch(later))
     assert await market.prune() > 0
-    await commit_rows_later(market)
+    await market.commit(make_batch(later, changes=[make_change(later + 1)]))
     assert await market.feed_log.leaves(0, 81) == leaves
     assert (await market.feed_log.head()).size == 82
-
-
-async def commit_rows_later(market: MarketStore) -> None:
-    at = NOW + 400 * DAY_MS
-    await market.commit(make_batch(at, changes=[make_change(at + 1)]))
 
 
 async def test_a_row_is_found_by_its_id(market: MarketStore) -> None:

@@ -1,14 +1,9 @@
 """Keys that expire and keys that are rotated: exact times, and limits that always hold."""
 
 import asyncio
-import json
 import random
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,10 +23,11 @@ from store.access_rows import (
     ToolUsage,
 )
 from store.sql.access_store import AccessStore
+from store.sql.database import fetch_value
 from tests.store.conftest import OpenAccess
 from tests.store.sql.test_purchase_store import CLAIM, MEMBER, NOW, add_membership, make_hash
 from tests.support.row_builders import make_call_group
-from tests.support.store_homes import StoreHome, open_home, run_sql
+from tests.support.store_homes import StoreHome, call_elsewhere, run_sql
 
 pytestmark = [pytest.mark.clause("access"), pytest.mark.clause("dashboard")]
 
@@ -187,17 +183,14 @@ async def count_everywhere(
 ) -> None:
     """Use every key of a membership for some calls."""
     for held in await access.list_member_keys(membership, 0):
-        group = CallGroup(await find_hash(access, held.key.id), now // DAY_MS, calls, now)
+        async with access._engine.acquire_connection() as db:
+            sql = "SELECT key_hash FROM keys WHERE id = ?"
+            key_hash = bytes(await fetch_value(db, sql, held.key.id))
+        group = CallGroup(key_hash, now // DAY_MS, calls, now)
         (decided,) = await access.count_calls([group], None, DAILY_LIMIT)
         assert (decided.counted > 0) <= held.key.works_at(now)
         chain = did.chain_by_id.get(held.key.id, held.key.id)
         did.calls[chain, now // DAY_MS] += decided.counted
-
-
-async def find_hash(access: AccessStore, key_id: int) -> bytes:
-    async with access._engine.acquire_connection() as db:
-        rows = await db.execute("SELECT key_hash FROM keys WHERE id = ?", key_id)
-    return bytes(rows[0]["key_hash"])
 
 
 async def assert_within_limits(access: AccessStore, did: Chains, membership: int, now: int) -> None:
@@ -234,12 +227,6 @@ async def count_one(
 ) -> CountedGroup:
     (decided,) = await access.count_calls([make_call_group(hash_name(name), at)], mode, limit)
     return decided
-
-
-async def test_a_call_is_counted_with_the_label_of_its_key(access: AccessStore) -> None:
-    await access.create_key(hash_name("one"), "first", NOON)
-    assert await count_one(access, "one") == CountedGroup(1, "counted", 1, "first")
-    assert await count_one(access, "one") == CountedGroup(1, "counted", 2, "first")
 
 
 async def test_an_exhausted_key_keeps_its_count_after_the_limit_was_lowered(
@@ -334,14 +321,12 @@ async def test_any_sequence_of_calls_is_decided_as_by_the_model(
     model, known = Model(mode, limit), await make_keys(access)
     for step in steps:
         if isinstance(step, str):
-            await access.revoke_key(known[step].id, NOON)
+            await access.revoke_key(known[step][0], NOON)
             model.revoked.add(step)
         else:
             arrived = Counter(step)
             groups = [
-                CallGroup(
-                    known[name].key_hash if name in known else NOBODY, at // DAY_MS, calls, at
-                )
+                CallGroup(known[name][1] if name in known else NOBODY, at // DAY_MS, calls, at)
                 for (name, at), calls in arrived.items()
             ]
             expected = [
@@ -356,7 +341,7 @@ async def test_any_sequence_of_calls_is_decided_as_by_the_model(
                 is_refused = group.verdict not in ("counted", "unknown")
                 assert group.mode == (KEYS[name] if is_refused else None)
                 assert group.label is None or name in group.label
-    names = {made.id: name for name, made in known.items()}
+    names = {id_: name for name, (id_, _) in known.items()}
     stored = await run_sql(home, "SELECT key_id, day, used FROM usage")
     assert {(names[id_], day): used for id_, day, used in stored if id_ in names} == model.used
 
@@ -368,26 +353,20 @@ def list_results(group: CountedGroup, calls: int) -> list[tuple[str, int]]:
     return counted + [(group.verdict, group.used)] * (calls - group.counted)
 
 
-class Made(NamedTuple):
-    id: int
-    key_hash: bytes
-
-
-async def make_keys(access: AccessStore) -> dict[str, Made]:
-    """Create a key for each name in KEYS, with a hash that no other example has."""
+async def make_keys(access: AccessStore) -> dict[str, tuple[int, bytes]]:
+    """Create a key for each name in KEYS, with a hash that no other example has; return both."""
     start = len(await access.list_keys())
-    made: dict[str, Made] = {}
+    made: dict[str, tuple[int, bytes]] = {}
     for number, (name, bought_in) in enumerate(KEYS.items(), start + 1):
         own = f"{name} {number}"
         if bought_in is None:
             await access.create_key(hash_name(own), name, NOON)
         else:
             await buy(access, own, bought_in)
-        made[name] = Made(number, hash_name(own))
+        made[name] = number, hash_name(own)
     return made
 
 
-ROOT = Path(__file__).parents[3]
 DAY = 20_000
 LIMIT = 50
 HASHES = [bytes([number]) * 32 for number in range(1, 5)]
@@ -412,18 +391,6 @@ async def count(store: AccessStore, seed: int, rounds: int) -> list[Answer]:
     return answers
 
 
-async def count_elsewhere(home: StoreHome, seed: int, rounds: int) -> list[Answer]:
-    """Run `count` in another process."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__, home.address, str(seed), str(rounds)),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return [(place, *rest) for place, *rest in json.loads(output)]
-
-
 @pytest.mark.parametrize(
     ("processes", "rounds"),
     [(0, 12), pytest.param(6, 200, marks=pytest.mark.prove)],
@@ -435,7 +402,7 @@ async def test_concurrent_calls_are_counted_up_to_the_limit_each_with_its_own_nu
     for key_hash in HASHES:
         await access.create_key(key_hash, "agent", 1)
     if processes:
-        counting = [count_elsewhere(home, seed, rounds) for seed in range(processes)]
+        counting = [call_elsewhere(home, count, seed, rounds) for seed in range(processes)]
     else:
         stores = [access, *[await open_access() for _ in range(3)]]
         counting = [count(store, seed, rounds) for seed, store in enumerate(stores * 2)]
@@ -479,25 +446,6 @@ async def test_nothing_is_counted_once_a_key_is_revoked_although_others_count_it
     assert {group.used for group in afterwards} == {len(numbers)}
 
 
-async def test_keys_are_counted_together_in_any_order(
-    access: AccessStore, open_access: OpenAccess, home: StoreHome
-) -> None:
-    hashes = [bytes([number]) * 32 for number in range(1, MAX_CALL_GROUPS + 1)]
-    for key_hash in hashes:
-        await access.create_key(key_hash, "agent", 1)
-    groups = [CallGroup(key_hash, DAY, 2, DAY * DAY_MS) for key_hash in hashes]
-    stores = [access, *[await open_access() for _ in range(3)]]
-    orders = [groups, groups[::-1], groups[32:] + groups[:32], groups[::2] + groups[1::2]]
-    await asyncio.gather(
-        *(
-            store.count_calls(order, None, LIMIT)
-            for _ in range(3)
-            for store, order in zip(stores, orders, strict=True)
-        )
-    )
-    assert await run_sql(home, "SELECT used FROM usage") == [(24,)] * MAX_CALL_GROUPS
-
-
 async def test_concurrent_attempts_are_accepted_up_to_the_limit(
     access: AccessStore, open_access: OpenAccess
 ) -> None:
@@ -508,15 +456,3 @@ async def test_concurrent_attempts_are_accepted_up_to_the_limit(
     )
     assert taken.count(None) == 7
     assert taken.count(RefusedAttempt(limits[1], 105)) == 13
-
-
-async def _main(address: str, seed: int, rounds: int) -> None:
-    store = await open_home(address).open_access()
-    try:
-        print(json.dumps(await count(store, seed, rounds)))
-    finally:
-        await store.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

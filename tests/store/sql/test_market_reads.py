@@ -55,31 +55,48 @@ TICKERS = ("BTC", "ETH", "XAU")
 KEYS = ("enzo", "perpkit", "dexter")
 
 
-async def test_commits_of_the_same_instant_count_together(market: MarketStore) -> None:
-    """A catch-up writes several commits at the same market clock."""
-    for step in (0, 1):
-        rows = [make_change(LAST + step, after=1 - 2 * step)]
-        await market.commit(make_batch(LAST + step * HOUR_MS, changes=rows, written_at=LAST + 5))
-    held = await load_past(market, LAST + 5)
-    assert (held.market_time, held.readings) == (LAST + HOUR_MS, {"BTC": {"enzo": {"1h": -1}}})
-
-
-async def test_a_commit_without_rows_moves_only_the_market_time(market: MarketStore) -> None:
-    await market.commit(make_batch(LAST, changes=[make_change(LAST)], written_at=LAST))
-    await market.commit(make_batch(LAST + HOUR_MS, written_at=LAST + HOUR_MS))
-    held = await load_past(market, LAST + HOUR_MS)
-    assert (held.market_time, held.last_created_at) == (LAST + HOUR_MS, LAST)
-    assert held.readings == {"BTC": {"enzo": {"1h": 1}}}
-
-
-async def test_alerts_change_no_reading_but_move_the_last_row(market: MarketStore) -> None:
-    await market.commit(
-        make_batch(
-            LAST, changes=[make_change(LAST)], alerts=[make_alert(LAST + 1)], written_at=LAST
-        )
-    )
-    held = await load_past(market, LAST)
-    assert (held.last_created_at, held.readings) == (LAST + 1, {"BTC": {"enzo": {"1h": 1}}})
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        # A catch-up writes several commits at the same market clock.
+        (
+            [
+                make_batch(LAST, changes=[make_change(LAST)], written_at=LAST + 5),
+                make_batch(
+                    LAST + HOUR_MS, changes=[make_change(LAST + 1, after=-1)], written_at=LAST + 5
+                ),
+            ],
+            (LAST + HOUR_MS, LAST + 1, -1),
+        ),
+        (
+            [
+                make_batch(LAST, changes=[make_change(LAST)], written_at=LAST),
+                make_batch(LAST + HOUR_MS, written_at=LAST + HOUR_MS),
+            ],
+            (LAST + HOUR_MS, LAST, 1),
+        ),
+        (
+            [
+                make_batch(
+                    LAST,
+                    changes=[make_change(LAST)],
+                    alerts=[make_alert(LAST + 1)],
+                    written_at=LAST,
+                )
+            ],
+            (LAST, LAST + 1, 1),
+        ),
+    ],
+    ids=["two commits of an instant", "a commit without rows", "an alert, which moves no reading"],
+)
+async def test_the_state_of_an_instant_follows_from_all_commits_by_then(
+    market: MarketStore, batches: list[Batch], expected: tuple[int, int, int]
+) -> None:
+    for batch in batches:
+        await market.commit(batch)
+    held = await load_past(market, batches[-1].written_at or 0)
+    reading = held.readings["BTC"]["enzo"]["1h"]
+    assert (held.market_time, held.last_created_at, reading) == expected
 
 
 async def test_history_starts_with_the_later_of_feed_and_first_commit(market: MarketStore) -> None:
@@ -273,20 +290,6 @@ async def test_a_snapshot_has_the_last_reading_of_each_cell(market: MarketStore)
 BINANCE, OKX = "binance BTC/USDT", "okx BTC/USDT"
 
 
-def make_listed(listing: str | None) -> Coverage:
-    btc = CoveredAsset(
-        ticker="BTC", name="B", asset_class="crypto", timeframes=("1h",), listing=listing
-    )
-    return Coverage(
-        published_at=NOW,
-        recorded_until=None,
-        source="live",
-        assets=(btc,),
-        indicators=(),
-        renamed_on=date(2026, 7, 1),
-    )
-
-
 def make_bars(hour: int, source: str | None, revision: int = 0) -> list[BarBlock]:
     return make_blocks(make_bar("BTC", 3600 * hour), revision=revision, source=source)
 
@@ -294,7 +297,7 @@ def make_bars(hour: int, source: str | None, revision: int = 0) -> list[BarBlock
 async def test_a_source_is_recorded_with_the_first_bars_of_its_revision(
     market: MarketStore,
 ) -> None:
-    await market.publish_coverage(make_listed(OKX))
+    await market.publish_coverage(make_coverage(None, OKX))
     for hour, (source, revision) in enumerate([(BINANCE, 0), (BINANCE, 0), (OKX, 1), (OKX, 1)]):
         await market.commit(make_batch(NOW + hour, bars=make_bars(hour, source, revision)))
     rows = [SourceRow("BTC", 0, BINANCE, 1), SourceRow("BTC", 1, OKX, 3)]
@@ -313,11 +316,11 @@ async def test_a_revision_takes_no_bars_of_a_second_source(market: MarketStore) 
 
 
 async def test_the_coverage_names_the_source_of_the_stored_bars(market: MarketStore) -> None:
-    await market.publish_coverage(make_listed(OKX))
+    await market.publish_coverage(make_coverage(None, OKX))
     for revision, listing in enumerate([BINANCE, "gate BTC/USDT"]):
         await market.commit(make_batch(NOW + revision, bars=make_bars(0, listing, revision)))
         for snapshot in (await market.snapshot(), await load_past(market, NOW + revision)):
-            assert snapshot.coverage == make_listed(listing)
+            assert snapshot.coverage == make_coverage(None, listing)
 
 
 async def test_a_store_knows_one_source_for_good(market: MarketStore) -> None:
@@ -329,12 +332,17 @@ async def test_a_store_knows_one_source_for_good(market: MarketStore) -> None:
     assert (await market.progress()).source == "files:/bars"
 
 
-def make_coverage(recorded_until: int | None) -> Coverage:
+def make_coverage(recorded_until: int | None, listing: str | None = None) -> Coverage:
+    """Return a recorded coverage, or with the listing of its asset a live one."""
     return Coverage(
         published_at=NOW,
-        source="recorded",
+        source="recorded" if listing is None else "live",
         recorded_until=recorded_until,
-        assets=(CoveredAsset(ticker="BTC", name="B", asset_class="crypto", timeframes=("1h",)),),
+        assets=(
+            CoveredAsset(
+                ticker="BTC", name="B", asset_class="crypto", timeframes=("1h",), listing=listing
+            ),
+        ),
         indicators=(CoveredIndicator(id="enzo", name="Enzo", logged=True),),
         renamed_on=date(2026, 7, 1),
     )
@@ -394,40 +402,21 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_limits")
-@pytest.mark.parametrize("lane", Lane)
+@pytest.mark.parametrize("lane", [*Lane, None])
 @pytest.mark.sampled(4)
 async def test_an_endless_read_ends_with_its_cause_and_leaves_the_connection_usable(
-    open_market: OpenMarket, lane: Lane
+    open_market: OpenMarket, lane: Lane | None
 ) -> None:
     market = await open_market()
     await market.commit(make_full_batch())
+    engine = market._engine
     for _ in range(2):
         with pytest.raises(StoreError, match=r"took longer than 0\.3 s|statement timeout"):
-            async with market._engine.begin_read(lane) as db:
+            async with engine.begin_read(lane) if lane else engine.acquire_connection() as db:
                 await db.execute(ENDLESS)
         # Each of these would wait for the statement if it still ran.
-        async with market._engine.begin_read(lane) as db:
+        async with engine.begin_read(lane) if lane else engine.acquire_connection() as db:
             assert [tuple(row) for row in await db.execute("SELECT count(*) FROM clock")] == [(1,)]
-
-
-@pytest.mark.usefixtures("short_limits")
-async def test_a_page_that_takes_too_long_is_refused_and_the_next_one_is_read(
-    open_market: OpenMarket,
-) -> None:
-    market = await open_market()
-    await market.commit(make_full_batch())
-    with pytest.raises(StoreError, match=r"took longer than 0\.3 s|statement timeout"):
-        async with market._engine.acquire_connection() as db:
-            await db.execute(ENDLESS)
-    assert await market.find_access_id() is None
-
-
-async def fill_lane(held: AsyncExitStack, market: MarketStore, lane: Lane) -> None:
-    """Open read transactions until the lane admits no more."""
-    with suppress(TimeoutError):
-        while True:
-            async with asyncio.timeout(1):
-                await held.enter_async_context(market._engine.begin_read(lane))
 
 
 @pytest.mark.sampled(2)
@@ -437,8 +426,14 @@ async def test_the_snapshot_and_probes_are_read_while_every_other_lane_is_full(
     market = await open_market()
     await market.commit(make_full_batch())
     async with AsyncExitStack() as held:
-        for lane in (Lane.PAGES, Lane.PAST, Lane.BATCH):
-            await fill_lane(held, market, lane)
+        for lane in (Lane.PAST, Lane.PAGES, Lane.BATCH):
+            with suppress(TimeoutError):
+                while True:
+                    async with asyncio.timeout(1):
+                        await held.enter_async_context(market._engine.begin_read(lane))
+            if lane is Lane.PAST:
+                assert await market.find_access_id() is None
+                assert await market.readings()
         for _ in range(3):
             assert (await market.progress()).commit_count == 1
             assert (await market.snapshot()).market_time == (await market.progress()).market_time
@@ -448,13 +443,6 @@ async def test_the_snapshot_and_probes_are_read_while_every_other_lane_is_full(
     monkeypatch.undo()
     assert await load_past(market, NOW)
     assert await market.readings()
-
-
-async def test_pages_are_read_while_a_past_snapshot_is_rebuilt(market: MarketStore) -> None:
-    await market.commit(make_full_batch())
-    async with market._engine.begin_read(Lane.PAST):
-        assert await market.find_access_id() is None
-        assert await market.readings()
 
 
 # Also as built by an f-string.

@@ -1,7 +1,12 @@
-"""The database itself refuses to rewrite history, since any program can open it."""
+"""The database itself refuses to rewrite history, since any program can open it.
+
+Adding an indicator does not change the stored readings and rows of the others: tests of a store
+without it run in a copy of the repository to which an indicator was added.
+"""
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +27,7 @@ from tests.support.row_builders import (
     make_change,
     make_full_batch,
 )
+from tests.support.signals_command import ROOT
 from tests.support.store_homes import (
     REFUSED,
     RunSql,
@@ -164,12 +170,6 @@ async def test_a_commit_number_cannot_be_skipped(market: MarketStore, home: Stor
     await run_sql(home, f"{insert} 2, {names} FROM passes")
 
 
-async def test_the_clock_can_advance(market: MarketStore, home: StoreHome) -> None:
-    await market.commit(make_full_batch())
-    await run_sql(home, "UPDATE clock SET market_time = market_time + 1")
-    assert (await market.progress()).market_time == NOW + 1
-
-
 @pytest.mark.clause("1.32", "1.33", "1.34")
 @pytest.mark.parametrize(("table", "days"), [("changes", 365), ("alerts", 90)])
 async def test_a_row_may_be_deleted_from_the_age_of_retention_on(
@@ -190,7 +190,6 @@ async def test_without_a_clock_no_change_is_old(home: StoreHome) -> None:
     await assert_refused(home, "DELETE FROM changes")
 
 
-ROOT = Path(__file__).parents[3]
 HOLD = """
 import asyncio, sys
 from tests.support.store_homes import open_home
@@ -267,3 +266,58 @@ async def test_the_lock_dies_with_its_process(market: MarketStore, home: StoreHo
         await holder.wait()
         await take_lock_when_free(market)
         await market.commit(make_full_batch())
+
+
+FOLDERS = (
+    *("schemas", "store", "access", "serving", "mcp_server", "rest_shim", "web", "compute"),
+    *("service", "tests", "tools"),
+)
+NEW_FILES = {
+    "momentum.py": "compute/indicators/momentum.py",
+    "in_an_older_store.py": "tests/store/test_momentum.py",
+}
+# By file: an existing text, and the line to insert before it.
+NEW_LINES = {
+    "schemas/vocabulary.py": {
+        "}\n# These have no rows": '    "momentum": (15, 16),\n',
+    },
+}
+
+
+def copy_tree(parent: Path) -> Path:
+    """Copy the repository, add an indicator to the copy and return its path."""
+    tree = parent / "tree"
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    for name, path in NEW_FILES.items():
+        shutil.copy(ROOT / "tests" / "doubles" / "momentum" / name, tree / path)
+    for name, lines in NEW_LINES.items():
+        text = (tree / name).read_text(encoding="utf-8")
+        for place, line in lines.items():
+            assert text.count(place) == 1
+            text = text.replace(place, line + place)
+        (tree / name).write_text(text, encoding="utf-8")
+    return tree
+
+
+@pytest.mark.prove
+def test_an_indicator_is_added_by_a_file_and_one_line(tmp_path: Path):
+    tree = copy_tree(tmp_path)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "postgres",
+            NEW_FILES["in_an_older_store.py"],
+        ],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -80,6 +80,10 @@ async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore)
     assert await list_changes(market) == list(given.changes)
     assert [row async for row in market.alerts()] == list(given.alerts)
     assert await market.carries() == list(given.carries)
+    assert await market.readings() == [
+        ReadingRow("BTC", "1h", "enzo", 1),
+        ReadingRow("ETH", "1d", "dexter", 1),
+    ]
     assert await list_epochs(market) == list(given.epochs)
     assert await market.publish_from() == {"BTC": 5, "ETH": 7}
     progress = await market.progress()
@@ -117,20 +121,6 @@ async def test_bars_are_read_by_ticker_and_from_a_time(market: MarketStore) -> N
     assert await market.bars("SOL") == []
     assert await market.funding("BTC", 0) == settlements[1:2]
     assert await market.funding() == settlements
-
-
-async def test_the_board_shows_the_newest_reading_of_each_cell(market: MarketStore) -> None:
-    await market.commit(
-        make_batch(changes=[make_change(1000), make_change(2000, before=1, after=0)])
-    )
-    await market.commit(
-        make_batch(changes=[make_change(3000, before=0, after=-1), make_change(3001, "ETH")])
-    )
-    assert await market.readings() == [
-        ReadingRow("BTC", "1h", "enzo", -1),
-        ReadingRow("ETH", "1h", "enzo", 1),
-    ]
-    assert (await market.snapshot()).readings["BTC"] == {"enzo": {"1h": -1}}
 
 
 async def test_a_carry_is_replaced_and_an_epoch_is_added(market: MarketStore) -> None:
@@ -377,18 +367,17 @@ async def test_prune_leaves_the_board_the_bars_and_the_chain(market: MarketStore
     assert await list_changes(market) == rows[1:]
 
 
-@pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 async def test_prune_deletes_in_short_transactions(
     market: MarketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [make_change(EDGE - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
     await market.commit(make_batch(NOW, changes=rows))
     monkeypatch.setattr(writes, "ROWS_PER_PRUNE", 3)
-    pruning = asyncio.ensure_future(market.prune())
-    committing = asyncio.ensure_future(market.commit(make_batch(NOW + 1)))
-    await asyncio.wait([pruning, committing], return_when=asyncio.FIRST_COMPLETED)
-    assert (committing.done(), pruning.done()) == (True, False)
-    assert await pruning == 8
+    begin, begun = market._engine.begin_write, list[None]()
+    monkeypatch.setattr(market._engine, "begin_write", lambda: begun.append(None) or begin())
+    assert await market.prune() == 8
+    horizons, deleting, nothing_left = 1, 3, 2
+    assert len(begun) == horizons + deleting + nothing_left
     assert await load_created_at(market) == [EDGE - 1]
 
 

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,13 +15,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from store.errors import StoreError
-from store.opening import open_sqlite_access, open_sqlite_market
+from store.opening import open_sqlite_market
 from store.sql.database import fetch_value
 from store.sql.market_store import MarketStore
 from store.sqlite import schema as sqlite_migrations
-from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
-    make_batch,
     make_full_batch,
     read_tables,
     run_sql,
@@ -55,61 +54,50 @@ def added_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[st
     return (*sqlite_migrations.MARKET_MIGRATIONS, "market_9999")
 
 
-async def assert_refused(path: Path, match: str) -> None:
-    with pytest.raises(StoreError, match=match) as refusal:
-        await open_sqlite_market(path)
+def make_next_version(path: Path) -> None:
+    sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
+    run_sql(path, "INSERT INTO migrations VALUES ('market_9999')")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (lambda path: path.write_text("ts,open,high,low,close,volume\n" * 100), "not a database"),
+        (lambda path: run_sql(path, "CREATE TABLE other (id INTEGER)"), "not a signals database"),
+        (make_next_version, "another version.*market_9999.*name a new database"),
+        (
+            lambda path: sqlite_migrations.migrate(path, sqlite_migrations.ACCESS_MIGRATIONS),
+            "access_0001",
+        ),
+        (lambda path: path.mkdir(), "cannot open"),
+        (lambda path: path.symlink_to(path.parent / "missing" / "market.db"), "cannot open"),
+        pytest.param(
+            lambda path: path.parent.chmod(0o500),
+            "cannot open",
+            marks=pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root"),
+        ),
+    ],
+    ids=[
+        *("text", "another program's", "of another version", "of keys"),
+        *("a folder", "in a missing folder", "in a closed folder"),
+    ],
+)
+def test_a_path_without_a_market_database_is_refused_and_left_as_it_is(
+    path: Path, prepare: Callable[[Path], object], reason: str
+) -> None:
+    prepare(path)
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(StoreError, match=reason) as refusal:
+        asyncio.run(open_sqlite_market(path))
     assert "\n" not in str(refusal.value)
     assert str(path) in str(refusal.value)
+    assert (path.read_bytes() if path.is_file() else b"") == before
 
 
-@pytest.fixture
-def text(path: Path) -> Path:
-    path.write_text("ts,open,high,low,close,volume\n" * 100)
-    return path
-
-
-@pytest.fixture
-def empty(path: Path) -> Path:
+def test_an_empty_file_counts_as_new(path: Path) -> None:
     path.touch()
-    return path
-
-
-async def test_a_file_that_is_no_database_is_refused(text: Path) -> None:
-    await assert_refused(text, "not a database")
-
-
-async def test_a_missing_folder_and_a_folder_are_refused(tmp_path: Path) -> None:
-    await assert_refused(tmp_path / "missing" / "market.db", "cannot open")
-    await assert_refused(tmp_path, "cannot open")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-async def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir(mode=0o500)
-    await assert_refused(folder / "market.db", "cannot open")
-
-
-async def test_another_programs_database_is_refused_and_not_changed(path: Path) -> None:
-    run_sql(path, "CREATE TABLE other (id INTEGER)")
-    await assert_refused(path, "not a signals database")
-    assert run_sql(path, "SELECT name FROM sqlite_schema") == [("other",)]
-
-
-async def test_a_database_of_another_version_is_refused(market: MarketStore, path: Path) -> None:
-    run_sql(path, "INSERT INTO migrations VALUES ('market_9999')")
-    await assert_refused(path, "another version.*market_9999.*name a new database")
-
-
-async def test_an_access_database_is_no_market_database(tmp_path: Path) -> None:
-    store = await open_sqlite_access(tmp_path / "access.db")
-    await store.close()
-    await assert_refused(tmp_path / "access.db", "access_0001")
-
-
-async def test_an_empty_file_counts_as_new(open_market: OpenMarket, empty: Path) -> None:
-    await (await open_market()).commit(make_batch())
-    assert run_sql(empty, "SELECT name FROM migrations") == APPLIED
+    sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
+    assert run_sql(path, "SELECT name FROM migrations") == APPLIED
 
 
 def test_a_database_takes_all_migrations_once_and_logs_them_unless_it_is_new(

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -102,7 +102,6 @@ class ServerTemplate:
 
     @classmethod
     def create(cls, installation: Installation, folder: Path) -> Self:
-        """Create a template in a private folder (takes 0.6 s)."""
         origin = cls(make_runnable(installation.programs, folder), folder / "origin")
         _run(
             *(origin.programs / "initdb", "-D", origin.data, "--username=postgres", "--auth=trust"),
@@ -244,14 +243,9 @@ def _free_port() -> int:
             return port
 
 
-def make_empty_database(server: str) -> AbstractAsyncContextManager[str]:
-    """Create an empty database, dropped at the end of the block; yield its URL."""
-    return copy_database(server, "template1")
-
-
 @asynccontextmanager
-async def copy_database(server: str, template: str) -> AsyncIterator[str]:
-    """Copy an unused database; drop the copy at the end of the block; yield its URL."""
+async def copy_database(server: str, template: str = "template1") -> AsyncIterator[str]:
+    """Copy an unused database, by default an empty one, for the block; yield its URL."""
     url = await create_database(server, template)
     try:
         yield url
@@ -275,7 +269,6 @@ async def _run_statement(server: str, statement: str) -> None:
 
 
 async def cut_sessions(url: str) -> None:
-    """Terminate all sessions of a database and wait until they have ended."""
     session = await asyncpg.connect(url)
     await session.execute(
         "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"

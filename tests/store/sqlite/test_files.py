@@ -14,7 +14,7 @@ import pytest
 
 from store.errors import StoreError
 from store.sqlite import files
-from store.sqlite.copies import (
+from store.sqlite.files import (
     RESERVE_BYTES,
     SPARE_BYTES,
     check_integrity,
