@@ -37,7 +37,7 @@ from tests.support.live_service import (
     list_all_markets,
     make_asset,
 )
-from tests.support.row_builders import list_epochs
+from tests.support.row_builders import list_epochs, to_rows
 from tests.support.small_market import load_past
 
 pytestmark = pytest.mark.clause("live")
@@ -557,7 +557,7 @@ async def test_a_bar_that_is_revised_or_comes_after_later_ones_is_refused_and_lo
             for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
                 await one.run_hour(hour)
         [block] = await one.store.bars("ETH", START - 1)
-        stepped = [RawBar(*row[2:]) for row in block.iter_rows()]
+        stepped = [RawBar(*row[2:]) for row in to_rows([block])]
         assert [row.open_time for row in stepped] == [OPENS + n * HOUR_S for n in range(is_late, 4)]
         assert (bar in stepped) != is_late
         assert [line["ticker"] for line in logged if line["event"] == event] == ["ETH"]
