@@ -12,7 +12,7 @@ from schemas.state import StateQuery
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, TIMEFRAMES, format_instant
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
-from store.market_rows import BarRow, Batch, ChangeRow, EpochRow
+from store.market_rows import Batch, ChangeRow, EpochRow
 from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
 from tests.support.bad_inputs import CATALOG, CONFLUENCE, STATE
@@ -25,7 +25,7 @@ from tests.support.example_market import (
     make_coverage,
     make_first_readings,
 )
-from tests.support.row_builders import list_commits, make_blocks
+from tests.support.row_builders import BarRow, list_commits, make_blocks
 from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
 from tests.support.store_homes import SqliteHome, StoreHome
