@@ -32,7 +32,6 @@ from service.terminal.deliveries import RefusalError
 from service.terminal.views import RowPrinter
 from tests.doubles.fixed_answers import KEY
 from tests.mcp_server.tools.test_get_signals import ALERTS, publish_alerts
-from tests.service.commands.test_cli import only_line
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
 from tests.support.running_service import RunningService, skip_sleep
 from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
@@ -411,10 +410,6 @@ def test_a_cursor_file_in_a_missing_folder_is_refused(tmp_path: Path):
         CursorFile(tmp_path).load()
 
 
-# Adds the row to a file, then kills the command that runs it before it can save the place.
-KILLING = "cat >> rows; kill -9 $PPID"
-
-
 async def run_follow(service: RunningService, *arguments: str) -> None:
     """Follow a feed that ends, in this process."""
     args = _build_parser().parse_args(["feed", "--follow", "--since", BEGINNING, *arguments])
@@ -446,19 +441,6 @@ async def follow_until_killed(service: RunningService, folder: Path, program: st
     await asyncio.wait_for(process.communicate(), ENDS_WITHIN_S)
     assert process.returncode is not None
     return process.returncode
-
-
-@pytest.mark.prove
-async def test_a_killed_command_continues_where_it_was(recording: RunningService, tmp_path: Path):
-    folder = tmp_path / "client"
-    folder.mkdir()
-    assert await follow_until_killed(recording, folder, KILLING) == -9
-    assert await follow_until_killed(recording, folder, "cat >> rows") == 0
-    ids = [json.loads(line)["id"] for line in (folder / "rows").read_text().splitlines()]
-    wanted = [row["id"] for row in await read_rows(recording)]
-    # The kill came before the place of the first row was saved.
-    assert ids == [wanted[0], *wanted]
-    assert (folder / "cursor").read_text().strip() == (await read_rows(recording))[-1]["created_at"]
 
 
 @pytest.mark.prove
@@ -509,57 +491,45 @@ async def test_rows_are_printed_as_json_and_as_csv(recording: RunningService, ca
     assert {record["source"] for record in records} == {"recorded"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--limit", "5"], "--limit does not go with --follow"),
-        (["--order", "newest"], "--order does not go with --follow"),
-        (["--json", "--exec", "true"], "--json and --csv do not go with --exec, --post and"),
-        (["--body", "x"], "--body needs --post"),
-        (["--per-run"], "--per-run needs --notify or --exec"),
-        (["--per-run", "--post", "http://h/"], "--per-run needs --notify or --exec"),
-        (["--post", "http://h/"], "SIGNALS_WEBHOOK_SECRET must be whsec_"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(tmp_path, arguments, message):
-    done = run_signals(tmp_path, "feed", "--follow", "--cursor", "c", *arguments, api_key=KEY)
-    assert done.returncode == (1 if message.startswith("SIGNALS_") else 2)
-    assert message in only_line(done.stderr)
-
-
-def test_a_page_cannot_be_chosen_of_the_whole_feed(tmp_path):
-    done = run_signals(tmp_path, "feed", "--all", "--offset", "9", api_key=KEY)
-    assert (done.returncode, "--offset does not go with --all" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--exec=x",
-        "--post=x",
-        "--notify",
-        "--body=x",
-        "--per-run",
-        "--when=confluence>=3",
-        "--cursor=x",
-    ],
-)
-def test_options_of_following_need_it(tmp_path, option):
-    done = run_signals(tmp_path, "feed", option, api_key=KEY)
-    assert done.returncode == 2
-    assert only_line(done.stderr) == f"signals: {option.partition('=')[0]} needs --follow"
+FOLLOW = ("--follow", "--cursor", "c")
 
 
 @pytest.mark.clause("22.11")
 @pytest.mark.parametrize(
-    "text", ["confluence>=0", "confluence>=8", "confluence>5", "confluence >= five", "flips>=3", ""]
+    ("arguments", "message"),
+    [
+        ((*FOLLOW, "--limit", "5"), "--limit does not go with --follow"),
+        ((*FOLLOW, "--order", "newest"), "--order does not go with --follow"),
+        ((*FOLLOW, "--json", "--exec", "true"), "--json and --csv do not go with --exec, --post"),
+        ((*FOLLOW, "--body", "x"), "--body needs --post"),
+        ((*FOLLOW, "--per-run"), "--per-run needs --notify or --exec"),
+        ((*FOLLOW, "--per-run", "--post", "http://h/"), "--per-run needs --notify or --exec"),
+        ((*FOLLOW, "--post", "http://h/"), "SIGNALS_WEBHOOK_SECRET must be whsec_"),
+        (("--all", "--offset", "9"), "--offset does not go with --all"),
+        *(
+            ((option,), f"signals: {option.partition('=')[0]} needs --follow")
+            for option in (
+                *("--exec=x", "--post=x", "--notify", "--body=x", "--per-run"),
+                *("--when=confluence>=3", "--cursor=x"),
+            )
+        ),
+        *(
+            (
+                ("--follow", f"--when={text}"),
+                f"'confluence>=N', with a number of indicators from 1 to 7, not {text!r}",
+            )
+            for text in (
+                *("confluence>=0", "confluence>=8", "confluence>5", "confluence >= five"),
+                *("flips>=3", ""),
+            )
+        ),
+    ],
 )
-def test_another_condition_is_refused(tmp_path, text):
-    done = run_signals(tmp_path, "feed", "--follow", f"--when={text}", api_key=KEY)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith(
-        f"must be 'confluence>=N', with a number of indicators from 1 to 7, not {text!r}"
-    )
+def test_options_that_do_not_go_together_are_refused(tmp_path, arguments, message):
+    done = run_signals(tmp_path, "feed", *arguments, api_key=KEY)
+    assert done.returncode == (1 if message.startswith("SIGNALS_") else 2)
+    assert message in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
 
 
 async def test_without_a_cursor_it_says_what_a_restart_loses(recording: RunningService, capsys):
