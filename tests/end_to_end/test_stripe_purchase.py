@@ -6,10 +6,9 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -19,6 +18,7 @@ from mcp_server.registration import CLIENTS
 from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT
 from service.commands.cli import wall_clock
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
+from tests.end_to_end.test_counted_calls import links_of
 from tests.service.commands.test_cli import write_bars
 from tests.service.config.test_billing import selling
 from tests.support.example_market import make_coverage
@@ -220,18 +220,6 @@ STARTS = (
 KEYED = ("/api/v1/state", "/api/v1/signals", "/api/v1/confluence", "/api/v1/flips", "/api/v1/usage")
 
 
-class Links(HTMLParser):
-    """Collects the targets of all links of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if name in ("href", "src") and value]
-
-
 @pytest.fixture
 async def unbilled(tmp_path: Path) -> AsyncIterator[RunningService]:
     async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as served:
@@ -246,10 +234,7 @@ async def crawl(served: RunningService, *, is_member: bool) -> dict[str, httpx.R
         if path not in seen:
             seen[path] = await served.get_page(path, is_member=is_member)
             if "text/html" in seen[path].headers.get("content-type", ""):
-                urls = [
-                    urlsplit(urljoin(str(seen[path].url), link))
-                    for link in Links(seen[path].text).found
-                ]
+                urls = map(urlsplit, links_of(seen[path]))
                 here = urlsplit(served.base_url).netloc
                 waiting += [url.path for url in urls if url.netloc == here]
     return seen
