@@ -47,7 +47,6 @@ from service.config.stores import (
     open_access,
     open_market,
 )
-from service.http.resources import read_certificate_end
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot import Snapshot, build_snapshot
@@ -472,6 +471,9 @@ async def _check_backup(case: Case) -> Findings:
 
 
 async def _check_certificate(case: Case) -> Findings:
+    # It loads an HTTP client, which the other checks do not need.
+    from service.http.resources import read_certificate_end
+
     address = case.settings.address
     try:
         days = (await read_certificate_end(address) - case.clock()) // DAY_MS

@@ -103,14 +103,15 @@ def test_access_requests_are_listed_as_one_line_of_ascii_json_each(tmp_path):
     assert json.loads(second)["updated_at"] == "2026-05-28T20:26:40.009Z"
 
 
-@pytest.mark.prove
-def test_prune_deletes_expired_rows_of_the_access_store(tmp_path):
+def test_prune_deletes_expired_rows_and_prints_how_many(tmp_path):
     async def attempt(store: AccessStore) -> None:
         await store.record_attempt("checkout", [AttemptLimit("192.0.2.1", 20)], 0, 600)
         await store.mark_event_handled("evt_1", 0)
 
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
     assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
+    pruned = "SELECT count(*) FROM facts WHERE key = 'pruned_before'"
+    assert run_sql(tmp_path / "signals.db", pruned) == [(1,)]
     with_store(tmp_path, attempt)
     assert run_signals(tmp_path, "prune").stdout == "pruned 2 rows\n"
 

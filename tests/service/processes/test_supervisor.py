@@ -301,6 +301,7 @@ def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
     [
         (1, False, "files:nowhere", "nowhere"),
         (2, False, "files:nowhere", "nowhere"),
+        (1, True, "files:other", "holds bars of the source "),
         (2, True, "simulated", "holds bars of the source "),
     ],
 )
@@ -309,6 +310,7 @@ def test_an_error_of_the_compute_process_ends_the_command_in_one_line(
     tmp_path: Path, workers: int, is_built: bool, source: str, said: str
 ) -> None:
     bars = write_bars(tmp_path / "bars")
+    write_bars(tmp_path / "other")
     if is_built:
         assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     with start_signals(
