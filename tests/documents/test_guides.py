@@ -132,7 +132,6 @@ def test_the_settings_of_the_deployment_guide_are_valid():
 
 README = (ROOT / "README.md").read_text()
 TOUR = PAGES["getting-started"]
-MAX_LINES = 130
 # A market of these few assets is built in seconds; MATIC makes the list of removed assets.
 TICKERS = ("BTC", "ETH", "MATIC", "NVDA", "POL", "XAU")
 # A key in the shell, then the calls of both transports.
@@ -180,8 +179,13 @@ def list_missing(shown: Any, answer: Any, path: str = "") -> list[str]:
     ]
 
 
-def test_the_readme_has_at_most_130_lines():
-    assert len(README.splitlines()) <= MAX_LINES
+def test_the_readme_is_short_and_names_its_clients_prompts_and_registry():
+    assert len(README.splitlines()) <= 130
+    assert {f"{ADDRESS}/api/v1/mcp" in line for line in CALLS} == {True, False}
+    assert f"has {len(CLIENTS) - len(FIRST_CLIENTS)} more clients" in README
+    assert all(f"\n- {prompt}\n" in README for prompt in EXAMPLE_PROMPTS)
+    name = json.loads((ROOT / "server.json").read_text())["name"]
+    assert re.findall(r"mcp-name: (\S+)", README) == [name]
 
 
 @pytest.mark.prove
@@ -208,27 +212,10 @@ def test_every_call_of_the_readme_and_the_tour_succeeds(simulated, line):
     assert result["structuredContent"]["meta"].get("simulated", False) is True
 
 
-def test_the_calls_use_both_transports():
-    assert {f"{ADDRESS}/api/v1/mcp" in line for line in CALLS} == {True, False}
-
-
 def test_the_registration_file_names_the_default_address_and_the_key_variable():
     server = json.loads((ROOT / "mcp.json").read_text())["mcpServers"]["signals"]
     assert server["url"] == ADDRESS + "/api/v1/mcp"
     assert server["headers"] == {"Authorization": "Bearer ${SIGNALS_API_KEY}"}
-
-
-def test_the_readme_counts_the_other_clients():
-    assert f"has {len(CLIENTS) - len(FIRST_CLIENTS)} more clients" in README
-
-
-def test_the_readme_has_the_example_prompts_of_the_server_card():
-    assert all(f"\n- {prompt}\n" in README for prompt in EXAMPLE_PROMPTS)
-
-
-def test_the_readme_holds_the_name_that_the_registry_looks_for():
-    name = json.loads((ROOT / "server.json").read_text())["name"]
-    assert re.findall(r"mcp-name: (\S+)", README) == [name]
 
 
 def test_every_open_address_without_a_tool_is_named():

@@ -52,16 +52,18 @@ def test_the_front_matter_has_the_fields_of_the_format():
 
 
 @pytest.mark.clause("install")
-def test_every_tool_is_in_the_table_and_no_other():
+def test_every_tool_is_in_the_table_and_those_without_a_key_and_with_readings_are_named():
     assert sorted(re.findall(r"^\| .*\? \| `(\w+)` \|$", BODY, re.M)) == sorted(TOOLS_BY_NAME)
     assert {word for word in CODE_WORDS if word.startswith("signals_")} == set(TOOLS_BY_NAME)
-
-
-@pytest.mark.clause("install")
-def test_the_tools_without_a_key_are_named():
     (sentence,) = re.findall(r"Only (.*) work without a key", BODY)
     named = set(re.findall(r"`(\w+)`", sentence))
     assert named == {tool.name for tool in TOOLS if not tool.requires_key}
+    assert {call["name"] for call in CALLS} == {
+        "signals_get_state",
+        "signals_get_signals",
+        "signals_get_confluence",
+        "signals_get_flips",
+    }
 
 
 @pytest.mark.clause("install")
@@ -72,16 +74,6 @@ def test_an_example_call_is_valid_by_the_schema_of_its_tool(call):
     assert set(call["arguments"]) <= set(schema["properties"])
     jsonschema.Draft202012Validator(schema).validate(call["arguments"])
     tool.query.model_validate(call["arguments"])
-
-
-@pytest.mark.clause("install")
-def test_the_calls_show_the_tools_that_return_readings():
-    assert {call["name"] for call in CALLS} == {
-        "signals_get_state",
-        "signals_get_signals",
-        "signals_get_confluence",
-        "signals_get_flips",
-    }
 
 
 @pytest.mark.clause("install")
@@ -99,7 +91,7 @@ SERVER = json.loads((ROOT / "server.json").read_text())
 
 
 @pytest.mark.clause("documents")
-def test_server_json_names_the_version_and_the_endpoint_of_any_host():
+def test_server_json_names_the_version_the_endpoint_of_any_host_and_a_key_that_is_a_secret():
     assert SERVER["version"] == VERSION
     assert SERVER["name"].endswith("/signals")
     # Registries reject remotes that are not https, or whose scheme is a variable.
@@ -109,10 +101,6 @@ def test_server_json_names_the_version_and_the_endpoint_of_any_host():
         assert remote["type"] == "streamable-http"
         assert remote["variables"]["host"]["isRequired"] is True
     assert "packages" not in SERVER
-
-
-@pytest.mark.clause("documents")
-def test_the_key_of_server_json_is_a_secret_that_clients_prompt_for():
     oauth, keyed = SERVER["remotes"]
     assert "headers" not in oauth
     (header,) = keyed["headers"]
@@ -128,17 +116,6 @@ def test_glama_json_names_its_schema_and_a_maintainer():
     assert claim["$schema"] == "https://glama.ai/mcp/schemas/server.json"
     # The same owner as in server.json.
     assert claim["maintainers"] == [SERVER["name"].removeprefix("io.github.").partition("/")[0]]
-
-
-@pytest.mark.clause("documents")
-@pytest.mark.prove
-def test_server_json_is_valid_by_its_schema():
-    """Validate it by the published schema at `$schema`, which is not in the repository."""
-    try:
-        published = httpx.get(SERVER["$schema"])
-    except httpx.ConnectError:
-        pytest.skip("the published schema cannot be reached from here")
-    jsonschema.validate(SERVER, published.raise_for_status().json())
 
 
 HOSTS = {"claude": ("${user_config.url}", "${user_config.api_key}")}
@@ -197,12 +174,16 @@ def test_claude_code_installs_the_plugin_with_its_commands(tmp_path: Path):
     assert "agreement, changes, readings, signals" in run("details", "signals")
 
 
-@pytest.mark.clause("install")
+@pytest.mark.clause("install", "documents")
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [(SERVER, SERVER["$schema"]), (read_plugin("cursor"), CURSOR_SCHEMA)],
+    ids=["server.json", "the plugin of Cursor"],
+)
 @pytest.mark.prove
-def test_the_plugin_of_cursor_is_valid_by_its_schema():
-    """Validate it by the published schema, which is not in the repository."""
+def test_a_file_is_valid_by_its_published_schema(file: dict[str, Any], schema: str):
     try:
-        published = httpx.get(CURSOR_SCHEMA)
+        published = httpx.get(schema)
     except httpx.ConnectError:
         pytest.skip("the published schema cannot be reached from here")
-    jsonschema.validate(read_plugin("cursor"), published.raise_for_status().json())
+    jsonschema.validate(file, published.raise_for_status().json())

@@ -119,7 +119,6 @@ def test_the_version_is_written_nowhere_else_in_the_code() -> None:
     assert holding == [Path("schemas/version.py")]
 
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("access", "compute", "mcp_server", "rest_shim", "schemas", "service", "serving", "store"),
     "web",
@@ -135,23 +134,19 @@ HTTP_CLIENTS = {
 }
 
 
-def list_imports(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-    return names & HTTP_CLIENTS
-
-
 @pytest.mark.clause("tests")
 @pytest.mark.prove
 def test_every_package_imports_only_one_http_client() -> None:
     users: dict[str, list[str]] = {}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            for name in list_imports(path):
+            names = set[str | None]()
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    names.add(node.module)
+            for name in names & HTTP_CLIENTS:
                 users.setdefault(name, []).append(str(path.relative_to(ROOT)))
     # ccxt sends its requests by aiohttp, and its venue only translates the errors.
     assert users.pop("aiohttp") == ["compute/sources/ccxt_venue.py"]
