@@ -15,57 +15,48 @@ MAX_REQUESTS = 10_000
 FULL_RETRY_S = 86_400
 
 
-class AccessRequests:
-    """Stores access requests; `clock` returns epoch ms."""
+async def submit_access_request(
+    store: AccessStore,
+    throttle: Throttle,
+    clock: Clock,
+    accepts_special_use_email: bool,
+    body: AccessRequestBody,
+    address: str,
+) -> AccessRequestResponse:
+    """Store a request, replacing an earlier one of the same e-mail address.
 
-    def __init__(
-        self,
-        store: AccessStore,
-        throttle: Throttle,
-        clock: Clock,
-        *,
-        accepts_special_use_email: bool,
-    ) -> None:
-        self._store = store
-        self._throttle = throttle
-        self._clock = clock
-        self._accepts_special_use_email = accepts_special_use_email
-
-    async def submit_request(self, body: AccessRequestBody, address: str) -> AccessRequestResponse:
-        """Store a request, replacing an earlier one of the same e-mail address.
-
-        `address` is the client's IP address. Raise ApiError 400 for a bad e-mail address, 429 if
-        the client made too many requests, 503 if MAX_REQUESTS are stored.
-        """
-        email = parse_contact_email(
-            body.contact_email, accepts_special_use=self._accepts_special_use_email
-        ).lower()
-        # Only valid bodies count: typing errors harm no one.
-        await self._throttle.take_attempt(address)
-        now = self._clock()
-        request = AccessRequestRow(
-            contact_email=email,
-            agent_name=body.agent_name,
-            operator=body.operator,
-            use_case=body.use_case,
-            expected_volume=body.expected_volume,
-            created_at=now,
-            updated_at=now,
+    `address` is the client's IP address, and `clock` returns epoch ms. Raise ApiError 400 for a bad
+    e-mail address, 429 if the client made too many requests, 503 if MAX_REQUESTS are stored.
+    """
+    email = parse_contact_email(
+        body.contact_email, accepts_special_use=accepts_special_use_email
+    ).lower()
+    # Only valid bodies count: typing errors harm no one.
+    await throttle.take_attempt(address)
+    now = clock()
+    request = AccessRequestRow(
+        contact_email=email,
+        agent_name=body.agent_name,
+        operator=body.operator,
+        use_case=body.use_case,
+        expected_volume=body.expected_volume,
+        created_at=now,
+        updated_at=now,
+    )
+    result = await store.put_access_request(request, MAX_REQUESTS)
+    if result == "full":
+        raise unavailable_error(
+            "Your request was not stored, because too many requests wait for an answer. "
+            f"Retry after {FULL_RETRY_S} seconds.",
+            FULL_RETRY_S,
         )
-        result = await self._store.put_access_request(request, MAX_REQUESTS)
-        if result == "full":
-            raise unavailable_error(
-                "Your request was not stored, because too many requests wait for an answer. "
-                f"Retry after {FULL_RETRY_S} seconds.",
-                FULL_RETRY_S,
-            )
-        # The response repeats nothing that was stored: the sender need not own the address.
-        message = (
-            "Your request was received; a human replies by e-mail."
-            if result == "received"
-            else "Your earlier request was replaced by this one; a human replies by e-mail."
-        )
-        return AccessRequestResponse(status=result, message=message)
+    # The response repeats nothing that was stored: the sender need not own the address.
+    message = (
+        "Your request was received; a human replies by e-mail."
+        if result == "received"
+        else "Your earlier request was replaced by this one; a human replies by e-mail."
+    )
+    return AccessRequestResponse(status=result, message=message)
 
 
 def parse_contact_email(text: str, *, accepts_special_use: bool) -> str:

@@ -151,11 +151,8 @@ class Caller(NamedTuple):
     quota: QuotaUsage
 
 
-class PendingBatch(NamedTuple):
-    """Calls of one key and day that wait to be counted: their futures and arrival times (ms)."""
-
-    futures: list["asyncio.Future[CountedGroup]"]
-    arrival_times: list[int]
+# Calls of one key and day that wait to be counted, each with its time of arrival (epoch ms).
+PendingBatch = list[tuple["asyncio.Future[CountedGroup]", int]]
 
 
 class QuotaGuard:
@@ -192,12 +189,8 @@ class QuotaGuard:
         """
         now = self._clock()
         key = (key_hash, now // DAY_MS)
-        batch = self._pending.get(key)
-        if batch is None:
-            batch = self._pending[key] = PendingBatch([], [])
         decided: asyncio.Future[CountedGroup] = asyncio.get_running_loop().create_future()
-        batch.futures.append(decided)
-        batch.arrival_times.append(now)
+        self._pending.setdefault(key, []).append((decided, now))
         self._arrival_count += 1
         if self._flush_task is None:
             self._flush_task = asyncio.create_task(self._flush())
@@ -261,7 +254,7 @@ class QuotaGuard:
 
     async def _write(self, batches: Mapping[tuple[bytes, int], PendingBatch]) -> None:
         groups = [
-            CallGroup(*key, len(batch.futures), max(batch.arrival_times))
+            CallGroup(*key, len(batch), max(arrived_at for _, arrived_at in batch))
             for key, batch in batches.items()
         ]
         try:
@@ -269,7 +262,7 @@ class QuotaGuard:
         except Exception as error:
             # Every waiting call must end, or its request would hang.
             for batch in batches.values():
-                for call in batch.futures:
+                for call, _ in batch:
                     if not call.done():
                         call.set_exception(error)
             return
@@ -277,17 +270,12 @@ class QuotaGuard:
             if group.verdict == "expired":
                 # The calls that arrived before the key expired are counted.
                 assert group.expires_at is not None
-                early, late = PendingBatch([], []), PendingBatch([], [])
-                for future, arrived_at in zip(batch.futures, batch.arrival_times, strict=True):
-                    part = early if arrived_at < group.expires_at else late
-                    part.futures.append(future)
-                    part.arrival_times.append(arrived_at)
-                if early.futures:
+                if early := [call for call in batch if call[1] < group.expires_at]:
                     await self._write({key: early})
-                batch = late
+                batch = [call for call in batch if call[1] >= group.expires_at]
             # The first calls get their counts, the rest the refusal.
             first_count = group.used - group.counted + 1
-            for number, future in enumerate(batch.futures):
+            for number, (future, _) in enumerate(batch):
                 if future.done():  # its client disconnected; the call is counted all the same
                     continue
                 is_counted = number < group.counted

@@ -164,32 +164,22 @@ async def update_membership(
     return status
 
 
-class WebhookHandler:
-    """Handles the webhooks of one provider; `clock` returns epoch ms."""
+async def handle_webhook(
+    store: AccessStore, provider: Provider, clock: Clock, payload: bytes, signature: str | None
+) -> None:
+    """Handle a message of the processor once; `clock` returns epoch ms.
 
-    def __init__(self, store: AccessStore, provider: Provider, clock: Clock) -> None:
-        self._store = store
-        self._provider = provider
-        self._clock = clock
-
-    async def handle_message(self, payload: bytes, signature: str | None) -> None:
-        """Handle a message once; raise ApiError 400 if its signature is not valid.
-
-        Raise ApiError 503 if the processor is unavailable, so that it sends the message again.
-        """
-        # Messages can arrive late and out of order, so their content is not used.
-        event_id, customer = await call_provider(self._provider.verify_event(payload, signature))
-        if customer is None or await self._store.is_event_handled(event_id):
-            return
-        for membership in await self._store.list_open_memberships(self._provider.name, customer):
-            await call_provider(
-                update_membership(
-                    self._store,
-                    self._provider,
-                    membership.row,
-                    self._clock(),
-                    is_ended=membership.ended_at is not None,
-                )
-            )
-        # Marked last: after a failure the processor must be able to repeat the message.
-        await self._store.mark_event_handled(event_id, self._clock())
+    Raise ApiError 400 if its signature is not valid, and 503 if the processor is unavailable, so
+    that it sends the message again.
+    """
+    # Messages can arrive late and out of order, so their content is not used.
+    event_id, customer = await call_provider(provider.verify_event(payload, signature))
+    if customer is None or await store.is_event_handled(event_id):
+        return
+    for membership in await store.list_open_memberships(provider.name, customer):
+        is_ended = membership.ended_at is not None
+        await call_provider(
+            update_membership(store, provider, membership.row, clock(), is_ended=is_ended)
+        )
+    # Marked last: after a failure the processor must be able to repeat the message.
+    await store.mark_event_handled(event_id, clock())

@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from email.message import EmailMessage
-from hashlib import sha256
 
 import structlog
 
 from access.billing.provider import Provider
 from access.contact import parse_contact_email
+from access.keys import hash_key
 from access.mail import Mailer, MailError, build_mail
 from access.purchases import Claims
 from access.throttle import Limit, Throttle, find_client
@@ -107,7 +107,7 @@ class SignIn:
         """
         session_token, now = f"ss_{secrets.token_urlsafe(32)}", self._clock()
         email = await self._store.sign_in(
-            hash_token(link_token), hash_token(session_token), now, now + SESSION_MS
+            hash_key(link_token), hash_key(session_token), now, now + SESSION_MS
         )
         if email is None:
             raise ApiError(
@@ -120,11 +120,11 @@ class SignIn:
 
     async def find_session(self, session_token: str) -> SignInRow | None:
         """Return a session, None if it is unknown or has expired."""
-        return await self._store.find_session(hash_token(session_token), self._clock())
+        return await self._store.find_session(hash_key(session_token), self._clock())
 
     async def sign_out(self, session_token: str) -> None:
         """End every session of the member, or of the owner, who owns this one; idempotent."""
-        await self._store.end_sessions(hash_token(session_token))
+        await self._store.end_sessions(hash_key(session_token))
 
     async def mail_buyer(self, email: str, address: str) -> None:
         """Mail a link for an order of `email`, which says that the mailbox had a plan before.
@@ -255,9 +255,9 @@ class SignIn:
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
         link = (
             # It has expired, so maintenance deletes it, and it holds no address of a stranger.
-            SignInRow(hash_token(token), "", now)
+            SignInRow(hash_key(token), "", now)
             if reported is None
-            else SignInRow(hash_token(token), reported, now + LINK_MS)
+            else SignInRow(hash_key(token), reported, now + LINK_MS)
         )
         await self._store.create_sign_in_link(link)
         # The mail says that a program is to be connected, but not its name: anyone can request this
@@ -299,10 +299,5 @@ async def create_owner_link(store: AccessStore, clock: Clock, base_url: str) -> 
     """Store a new sign-in link of the owner and return its address, for the only time."""
     token = f"sl_{secrets.token_urlsafe(32)}"
     expires_at = clock() + LINK_MS
-    await store.create_sign_in_link(SignInRow(hash_token(token), OWNER, expires_at, True))
+    await store.create_sign_in_link(SignInRow(hash_key(token), OWNER, expires_at, True))
     return f"{base_url.rstrip('/')}{SIGN_IN_PATH}{token}"
-
-
-def hash_token(token: str) -> bytes:
-    """Return the SHA-256 of a token, under which it is stored; see hash_key."""
-    return sha256(token.encode()).digest()

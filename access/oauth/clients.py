@@ -119,7 +119,7 @@ class ClientDocuments:
             lambda one: 1000 * (TTL_S if isinstance(one, ClientMetadata) else FAILURE_TTL_S),
             MAX_CACHED,
         )
-        self._fetching = 0
+        self._fetches = asyncio.Semaphore(MAX_FETCHES)
 
     async def get(self, client_id: str) -> ClientMetadata:
         """Return the metadata that a document says of the client at this address.
@@ -140,22 +140,19 @@ class ClientDocuments:
             await self._transport.aclose()
 
     async def _fetch(self, client_id: str, url: httpx2.URL) -> _Fetched:
-        if self._fetching >= MAX_FETCHES:
+        if self._fetches.locked():
             raise unavailable_error(
                 f"Too many clients are being looked up. Try again after {BUSY_RETRY_S} seconds.",
                 BUSY_RETRY_S,
             )
-        self._fetching += 1
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with self._fetches, asyncio.timeout(self._timeout_s):
                 return await self._fetch_from_host(client_id, url)
         except OAuthClientError as error:
             return error
         except TimeoutError:
             reason = f"it did not arrive within {self._timeout_s:g} seconds"
             return _unreachable_error(url.host, reason)
-        finally:
-            self._fetching -= 1
 
     async def _fetch_from_host(self, client_id: str, url: httpx2.URL) -> ClientMetadata:
         try:

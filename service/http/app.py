@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.billing.provider import SandboxBilling
 from access.call_log import CallLog
-from access.contact import AccessRequests, normalize_email
+from access.contact import normalize_email, submit_access_request
 from access.keys import QuotaGuard
-from access.maintenance import WebhookHandler
+from access.maintenance import handle_webhook
 from access.members import MemberBilling, MemberKeys
 from access.oauth.authorizations import Authorizations
 from access.oauth.clients import ClientRegistry
@@ -198,17 +198,17 @@ def create_app(
         daily_limit=daily_limit,
     )
     accepts_special_use = provider.accepts_special_use_email
-    access_requests = AccessRequests(
-        access,
-        Throttle(access, clock, "access-request", settings.access_request_limit),
-        clock,
-        accepts_special_use_email=accepts_special_use,
-    )
     purchases = PurchaseHandlers(
         check_email=partial(normalize_email, accepts_special_use=accepts_special_use),
         checkout=_report_outcome("checkout", sales.create_checkout, on_sale),
         claim=_report_outcome("claim", sales.claim, on_sale),
-        request_access=access_requests.submit_request,
+        request_access=partial(
+            submit_access_request,
+            access,
+            Throttle(access, clock, "access-request", settings.access_request_limit),
+            clock,
+            accepts_special_use,
+        ),
     )
 
     # The pages.
@@ -219,13 +219,13 @@ def create_app(
     if isinstance(provider, SandboxBilling):
         processor_routes = build_pay_page_routes(provider, own, runner)
     elif provider.name == "stripe":
-        handle_webhook = watch_webhooks(
-            WebhookHandler(access, provider, clock).handle_message,
+        handle_watched = watch_webhooks(
+            partial(handle_webhook, access, provider, clock),
             NoticeKeeper(access, clock),
             partial(on_sale, "webhook"),
         )
         processor_routes = build_return_page_routes(own, runner)
-        processor_routes.append(build_webhook_route(handle_webhook, runner))
+        processor_routes.append(build_webhook_route(handle_watched, runner))
     sign_in = SignIn(
         access,
         provider,

@@ -24,7 +24,7 @@ from access.billing.provider import (
     describe_purchase,
 )
 from access.keys import QuotaGuard, hash_key
-from access.maintenance import WebhookHandler
+from access.maintenance import handle_webhook
 from access.purchases import generate_claim_token
 from access.throttle import Limit
 from schemas.errors import ApiError
@@ -316,13 +316,12 @@ async def test_a_webhook_between_check_and_commit_of_a_claim_ends_its_membership
 ) -> None:
     shop, billing = held
     token = await shop.open_paid_checkout(billing)
-    webhooks = WebhookHandler(shop.store, billing, shop.clock)
 
     async def refund() -> None:
         billing.statuses["sub_cs_1"] = SubscriptionStatus(
             ended_reason="the payment was refunded", is_final=True
         )
-        await webhooks.handle_message(b"cus_cs_1", None)
+        await handle_webhook(shop.store, billing, shop.clock, b"cus_cs_1", None)
 
     shop.store.before_redeeming = refund
     refusal = await shop.claim_refused(token)

@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from access.billing.provider import BillingError, SettledPayment
+from access.keys import hash_key
 from access.mail import MailError
 from access.purchases import MAX_CLAIMS_CHECKED
 from access.sign_in import (
@@ -22,7 +23,6 @@ from access.sign_in import (
     MIN_MAIL_DELAY_S,
     SIGN_IN_PATH,
     SignIn,
-    hash_token,
 )
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
@@ -116,7 +116,7 @@ async def test_a_link_goes_to_the_reported_address_and_creates_a_session_of_its_
     stored = read_files(sign_in_service.folder)
     for token in (link, session):
         assert len(token) == 46
-        assert hash_token(token) in stored
+        assert hash_key(token) in stored
         assert token.encode() not in stored
     await sign_in_service.sign_in.sign_out(session)
     for ended in (session, "another"):
@@ -427,7 +427,7 @@ async def test_a_strangers_link_cannot_be_used_and_holds_no_address(
     assert await sign_in_service.request_mails(STRANGERS) == []
     async with sign_in_service.shop.store._engine.acquire_connection() as db:
         (row,) = await db.execute("SELECT token_hash, contact_email FROM sign_in_links")
-    assert tuple(row) == (hash_token("sl_" + "A" * 43), "")
+    assert tuple(row) == (hash_key("sl_" + "A" * 43), "")
     with pytest.raises(ApiError) as refusal:
         await sign_in_service.sign_in.redeem_link("sl_" + "A" * 43)
     assert (refusal.value.status, "sl_" in refusal.value.message) == (404, False)

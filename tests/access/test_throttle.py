@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from access.billing.provider import SandboxBilling
-from access.contact import MAX_REQUESTS, parse_contact_email
-from access.throttle import TOTAL_FACTOR, Limit, Throttle, list_limits
+from access.contact import MAX_REQUESTS, parse_contact_email, submit_access_request
+from access.throttle import DEFAULT_LIMIT, TOTAL_FACTOR, Limit, Throttle, list_limits
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody
 from store.access_rows import AccessRequestRow
@@ -245,7 +245,8 @@ async def desk(tmp_path: Path) -> AsyncIterator[SandboxShop]:
 
 async def put(desk: SandboxShop, **body: str) -> str:
     given = AccessRequestBody.model_validate({"contact_email": "Ann@example.com", **body})
-    answer = await desk.requests.submit_request(given, ADDRESS)
+    throttle = Throttle(desk.store, desk.clock, "access-request", DEFAULT_LIMIT)
+    answer = await submit_access_request(desk.store, throttle, desk.clock, False, given, ADDRESS)
     assert "a human replies by e-mail" in answer.message
     return answer.status
 

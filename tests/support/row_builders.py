@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from access.keys import hash_key
-from access.sign_in import SESSION_MS, hash_token
+from access.sign_in import SESSION_MS
 from schemas.vocabulary import Action, Clock, Timeframe
 from store.access_rows import CallGroup, ClaimRow, MembershipRow, RetentionCutoffs, SignInRow
 from store.market_rows import (
@@ -196,7 +196,7 @@ async def create_session_cookie(
     member = MembershipRow("sandbox", "test", f"sb_{token}", f"sb_{token}", email, "monthly", now)
     claim = ClaimRow(
         id=token,
-        token_hash=hash_token(f"claim {token}"),
+        token_hash=hash_key(f"claim {token}"),
         provider="sandbox",
         mode="test",
         session=member.subscription,
@@ -210,9 +210,9 @@ async def create_session_cookie(
     await access.redeem_claim(claim, member, hash_key(token), now)
     if not is_member:
         await access.end_membership(member, now, "the test ended it")
-    link = SignInRow(hash_token(f"link {token}"), email, now + 1)
+    link = SignInRow(hash_key(f"link {token}"), email, now + 1)
     await access.create_sign_in_link(link)
-    await access.sign_in(link.token_hash, hash_token(token), now, now + SESSION_MS)
+    await access.sign_in(link.token_hash, hash_key(token), now, now + SESSION_MS)
     return f"signals_session={token}"
 
 

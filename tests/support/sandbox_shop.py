@@ -21,7 +21,6 @@ from access.billing.provider import (
     SubscriptionStatus,
 )
 from access.billing.stripe import StripeBilling
-from access.contact import AccessRequests
 from access.purchases import Claims, Purchases
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
@@ -150,14 +149,9 @@ class SandboxShop:
     checkout_limit: Limit = DEFAULT_LIMIT
     claims: Claims = field(init=False)
     purchases: Purchases = field(init=False)
-    requests: AccessRequests = field(init=False)
 
     def __post_init__(self) -> None:
         self.restart_with(self.billing)
-        throttle = Throttle(self.store, self.clock, "access-request", DEFAULT_LIMIT)
-        self.requests = AccessRequests(
-            self.store, throttle, self.clock, accepts_special_use_email=False
-        )
 
     def restart_with(self, billing: Provider) -> None:
         self.billing = billing
