@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from access.billing.provider import (
-    SESSION_LIFETIME_MS,
     BillingError,
     FailedPayment,
     NoBilling,
@@ -29,7 +28,7 @@ from access.purchases import generate_claim_token
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
-from schemas.vocabulary import DAY_MS, Mode, format_instant
+from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import SandboxSession
 from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
@@ -413,21 +412,6 @@ async def test_the_key_goes_to_a_waiting_client_if_the_first_one_has_disconnecte
     assert (await second).status == "active"
     assert first.cancelled()
     assert billing.checks == ["cs_1"]
-
-
-@pytest.mark.clause("3.4.3")
-async def test_an_unpaid_or_cancelled_sandbox_checkout_ends(sandbox: SandboxShop) -> None:
-    checkout = await sandbox.open_checkout()
-    sandbox.clock.now += SESSION_LIFETIME_MS - 1
-    assert format_instant(sandbox.clock.now + 1) == checkout.next_step.expires_at
-    assert (await sandbox.claim(checkout.claim_token)).status == "pending"
-    sandbox.clock.now += 1
-    cancelled = await sandbox.open_checkout()
-    await settle_checkout(sandbox, cancelled, "cancelled")
-    for ended, reason in ((checkout, "expired unpaid"), (cancelled, "was cancelled")):
-        refusal = await sandbox.claim_refused(ended.claim_token)
-        assert refusal.status == 404
-        assert f"this checkout {reason}" in refusal.message
 
 
 @pytest.mark.parametrize(
