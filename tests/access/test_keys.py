@@ -312,19 +312,6 @@ async def test_a_refusal_names_the_mistake_and_quotes_no_secret(
     assert "cHJveHk" not in error.message
 
 
-@OVER_ONE_STORE
-@pytest.mark.clause("5.29")
-async def test_two_different_keys_are_refused_even_if_both_are_live(
-    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
-) -> None:
-    one, other = await keys.create("one"), await keys.create("other")
-    error = await get_refusal(quota_guard, f"Bearer {one}", other)
-    assert error.code == "invalid_key"
-    assert one not in error.message
-    assert other not in error.message
-    assert await load_usage(home) == []
-
-
 async def test_pending_calls_are_written_together_and_counted_in_order_of_arrival(
     held: HeldStore, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
@@ -428,18 +415,6 @@ async def test_a_group_that_cannot_be_counted_is_refused_and_the_next_is_counted
         assert [type(one) for one in decided] == [StoreError] * 3
     assert await load_usage(home) == []
     assert list_admitted_counts(await outcomes(quota_guard, api_key, 3)) == [1, 2, 3]
-
-
-async def test_no_call_is_admitted_while_a_table_is_missing(
-    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
-) -> None:
-    api_key = await keys.create("agent")
-    async with home.open_plain() as run:
-        await run("ALTER TABLE usage RENAME TO mislaid")
-        with pytest.raises(StoreError, match=r"no such table|does not exist"):
-            await quota_guard.authorize(hash_key(api_key))
-        await run("ALTER TABLE mislaid RENAME TO usage")
-    assert (await quota_guard.authorize(hash_key(api_key))).quota.used_today == 1
 
 
 @pytest.mark.clause("5.25")

@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from access.billing.provider import BillingError, SettledPayment
 from access.keys import hash_key
 from access.mail import MailError
-from access.purchases import MAX_CLAIMS_CHECKED
 from access.sign_in import (
     MAIL_LIMIT,
     MAILBOX_LIMIT,
@@ -421,13 +420,3 @@ async def test_a_strangers_link_cannot_be_used_and_holds_no_address(
     with pytest.raises(ApiError) as refusal:
         await sign_in_service.sign_in.redeem_link("sl_" + "A" * 43)
     assert (refusal.value.status, "sl_" in refusal.value.message) == (404, False)
-
-
-async def test_only_a_few_checkouts_of_a_mailbox_are_checked(
-    sign_in_service: Door,
-) -> None:
-    for _ in range(8):
-        await sign_in_service.shop.open_checkout(contact_email="late@example.com")
-    sign_in_service.billing.checks.clear()
-    await sign_in_service.request_mails("late@example.com")
-    assert len(sign_in_service.billing.checks) == MAX_CLAIMS_CHECKED

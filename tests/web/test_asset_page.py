@@ -216,33 +216,12 @@ async def test_only_the_page_of_a_late_asset_says_so_and_simulated_data_are_mark
 
 @pytest.mark.clause("pages")
 @pytest.mark.clause("15.6")
-async def test_visitors_see_a_labelled_sample_of_the_assets_on_the_sample_board(served):
-    page = await asset_page(served, "BTC", is_member=False)
-    assert "Sample, not live data." in page.text
-    assert readings(page).keys() >= {*NAMES.values()}
-    assert page.find_all("svg")
-    assert {"../sign-in", "../buy"} <= {*page.links}
-
-
-@pytest.mark.clause("pages")
-@pytest.mark.clause("15.6")
 async def test_visitors_see_only_the_coverage_of_any_other_asset(served):
     page = await asset_page(served, "MATIC", is_member=False)
     assert "Readings of MATIC are for members" in " ".join(page.text.split())
     assert "1h, 4h, 1d" in page.text
     assert {"../sign-in", "../buy"} <= {*page.links}
     assert page.rows == page.find_all("svg") == page.find_all("time") == []
-
-
-@pytest.mark.clause("pages")
-async def test_before_the_first_run_the_page_says_to_wait(
-    served_empty: RunningService,
-):
-    for is_member in (True, False):
-        answer = await served_empty.get_page("/assets/BTC", is_member=is_member)
-        page = check_page(answer, 503, "Not ready yet")
-        assert "Nothing has been computed yet" in page.text
-        assert answer.headers["retry-after"] == "900"
 
 
 @pytest.mark.clause("19.8")

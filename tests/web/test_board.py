@@ -412,18 +412,6 @@ async def test_files_have_the_rows_and_the_order_of_the_page(served, query, is_m
 
 
 @pytest.mark.clause("pages")
-@pytest.mark.clause("16.5")
-async def test_a_bad_view_of_a_file_is_an_error_and_a_formula_a_text(served_alone: RunningService):
-    refused = await served_alone.get_page("/board.json?sort=size", is_member=True)
-    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_parameter")
-    name = "=cmd|' /C calc'!A0"
-    asset = CoveredAsset(ticker="EVIL", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
-    await publish_assets(served_alone, *ASSETS, asset)
-    text = (await served_alone.get_page("/board.csv?text=evil", is_member=True)).text
-    assert next(csv.DictReader(io.StringIO(text)))["name"] == f"'{name}"
-
-
-@pytest.mark.clause("pages")
 @pytest.mark.clause("16.6")
 async def test_a_member_stars_assets_without_a_script(served):
     cookies = [await create_session_cookie(served.access, served.clock) for _ in range(2)]

@@ -495,11 +495,11 @@ async def test_the_whole_sample_feed_is_the_published_sample(served):
     assert shown.content == (await served.client.get("/api/v1/signals/sample")).content
 
 
-@pytest.mark.clause("pages", "17.10")
+@pytest.mark.clause("pages", "16.5", "17.10")
 async def test_a_file_of_a_bad_view_is_the_error_of_rest(served):
     answers = [
-        await served.get_page(f"/feed.{ending}?timeframe=5h", is_member=True)
-        for ending in ("csv", "json", "atom")
+        await served.get_page(f"/{file}?timeframe=5h", is_member=True)
+        for file in ("feed.csv", "feed.json", "feed.atom", "board.csv", "board.json")
     ]
     answers.append(await served.client.get("/feed.atom?timeframe=5h", headers=served.key_headers))
     for answer in answers:
@@ -543,16 +543,6 @@ async def test_names_and_values_are_escaped(served_alone: RunningService):
     bad = await get_view(served_alone, "feed", 400, ticker='"><script>')
     assert bad.fields["ticker"] == '"><script>'
     assert all(script["src"] for script in page.find_all("script") + bad.find_all("script"))
-
-
-@pytest.mark.clause("pages")
-async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
-    served_empty: RunningService,
-):
-    for view in TOOLS:
-        answer = await served_empty.get_page(f"/{view}", is_member=True)
-        check_page(answer, 503, "Not ready yet")
-        assert list_rows(await get_view(served_empty, view, is_member=False))
 
 
 @pytest.mark.clause("pages")

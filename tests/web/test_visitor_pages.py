@@ -318,8 +318,14 @@ async def test_no_reading_ever_reaches_a_visitor(
 async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
     served_empty: RunningService,
 ):
-    page = check_page(await served_empty.get_page("/", is_member=True), 503, "Not ready yet")
-    assert "Nothing has been computed yet" in page.text
+    for path in ("/", "/feed", "/flips", "/confluence", "/assets/BTC"):
+        answer = await served_empty.get_page(path, is_member=True)
+        page = check_page(answer, 503, "Not ready yet")
+        assert "Nothing has been computed yet" in page.text
+        assert answer.headers["retry-after"] == "900"
+        shown = await served_empty.get_page(path)
+        # Which assets have a page is only known after a run.
+        assert shown.status_code == (503 if "assets" in path else 200)
     board = await get_board(served_empty, is_member=False)
     assert parse_heat_map(board).keys() == SAMPLED
     assert "no data of its own yet. Nothing has been computed yet" in " ".join(board.text.split())
