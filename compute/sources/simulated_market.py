@@ -165,68 +165,31 @@ _CLASS_TRAITS: dict[AssetClass, _ClassTraits] = {
 _CLOSED_STEPS: dict[Session, int] = {"24x7": 0, "24x5": 1, "XNYS": 3, "XNAS": 3}
 
 
-# A ticker, and the interval (after, until] of its wanted bars and settlements.
-FetchRequest = tuple[str, int, int]
-
-
-class SimulatedMarket:
-    """All assets of a simulated market; `origin` and `priced_at` are as for `MarketStart`."""
-
-    def __init__(
-        self, assets: Sequence[Asset], origin: int, seed: int, priced_at: int | None
-    ) -> None:
-        self._assets: Final = {asset.ticker: asset for asset in assets}
-        self._origin: Final = origin
-        sessions = {asset.session for asset in assets}
-        self._session_markets: Final = {
-            s: _SessionMarket(s, assets, seed, priced_at) for s in sorted(sessions)
-        }
-
-    def fetch(self, requests: Sequence[FetchRequest], now: int) -> list[FetchResult]:
-        """Return all that arrived by a time (epoch seconds), in the order of the requests.
-
-        The watermark is `until`, or lies before the first bar that has not arrived.
-        """
-        return [self._fetch_one(request, now) for request in requests]
-
-    def _fetch_one(self, request: FetchRequest, now: int) -> FetchResult:
-        ticker, after, until = request
-        asset = self._assets[ticker]
-        calendar, market = find_calendar(asset), self._session_markets[asset.session]
-        due = list_expected_bars(calendar, max(after, self._origin), min(until, now))
-        table = market.compute_window(ticker, due)
-        bars = table[:, _MOMENTUM:]
-        pending = due.close_time[due.close_time + bars[_DELAY] > now]
-        known_until = now if not len(pending) else int(pending[0]) - 1
-        watermark = max(after, min(until, find_session_watermark(calendar, known_until)))
-        is_delivered = (due.close_time <= watermark) & (bars[_DELAY] != GAP_DELAY_S)
-        columns = bars[:_DELAY, is_delivered]
-        series = Series(due.open_time[is_delivered], due.close_time[is_delivered], *columns)
-        funding = NO_FUNDING
-        if asset.asset_class == "crypto" and asset.session == "24x7":
-            settled = market.compute_funding(ticker, due, table[_CLOSE])
-            funding = settled.select_between(after, watermark)
-        return FetchResult(series, funding, watermark)
-
-
 def find_calendar(asset: Asset) -> Calendar:
     """Return the calendar of an asset's bars."""
     # The simulated exchange has a calendar of its own: see XSIM_IRREGULAR_SINCE.
     return "XSIM" if asset.session in ("XNYS", "XNAS") else asset.session
 
 
-class _SessionMarket:
+class SessionMarket:
     """The assets of one session: the traits of each, and its bars by index on its path.
 
     A path has a step for each hour of the session, and a few between two trading days.
     """
 
     def __init__(
-        self, session: Session, assets: Sequence[Asset], seed: int, priced_at: int | None
+        self,
+        session: Session,
+        assets: Sequence[Asset],
+        origin: int,
+        seed: int,
+        priced_at: int | None,
     ) -> None:
+        """`origin` and `priced_at` are as for `MarketStart`; `assets` may have other sessions."""
         chosen = [asset for asset in assets if asset.session == session]
         self._row_by_ticker: Final = {asset.ticker: row for row, asset in enumerate(chosen)}
         self._session: Final = session
+        self._origin: Final = origin
         traits = _build_traits(chosen, seed)
         if priced_at is not None:
             day = np.array([priced_at // DAY_S])
@@ -236,7 +199,29 @@ class _SessionMarket:
         self._seasonality: Final = _build_seasonality(session)
         self._get_cached_block: Final = lru_cache(maxsize=_CACHED_BLOCKS + 2)(self._compute_block)
 
-    def compute_window(self, ticker: str, due: ExpectedBars) -> Prices:
+    def fetch(self, asset: Asset, after: int, until: int, now: int) -> FetchResult:
+        """Return an asset's bars and settlements in (after, watermark] that arrived by a time.
+
+        All times are epoch seconds. The watermark is `until`, or lies before the first bar that has
+        not arrived.
+        """
+        calendar = find_calendar(asset)
+        due = list_expected_bars(calendar, max(after, self._origin), min(until, now))
+        table = self._compute_window(asset.ticker, due)
+        bars = table[:, _MOMENTUM:]
+        pending = due.close_time[due.close_time + bars[_DELAY] > now]
+        known_until = now if not len(pending) else int(pending[0]) - 1
+        watermark = max(after, min(until, find_session_watermark(calendar, known_until)))
+        is_delivered = (due.close_time <= watermark) & (bars[_DELAY] != GAP_DELAY_S)
+        columns = bars[:_DELAY, is_delivered]
+        series = Series(due.open_time[is_delivered], due.close_time[is_delivered], *columns)
+        funding = NO_FUNDING
+        if asset.asset_class == "crypto" and self._session == "24x7":
+            settled = self._compute_funding(asset.ticker, due, table[_CLOSE])
+            funding = settled.select_between(after, watermark)
+        return FetchResult(series, funding, watermark)
+
+    def _compute_window(self, ticker: str, due: ExpectedBars) -> Prices:
         """Return an asset's columns for its due bars, after those for _MOMENTUM earlier steps."""
         if not len(due):
             return np.empty((6, _MOMENTUM))
@@ -253,7 +238,7 @@ class _SessionMarket:
         steps = np.concatenate([np.arange(first, index[0]), index]) - blocks[0] * BLOCK_STEPS - 1
         return np.concatenate(lines, axis=1)[:, steps]
 
-    def compute_funding(self, ticker: str, due: ExpectedBars, closes: Prices) -> Funding:
+    def _compute_funding(self, ticker: str, due: ExpectedBars, closes: Prices) -> Funding:
         """Return the funding of a perpetual on an asset that trades around the clock."""
         indexes = np.flatnonzero(due.close_time % FUNDING_EVERY_S == 0)
         momentum = closes[indexes + _MOMENTUM] / closes[indexes] - 1.0

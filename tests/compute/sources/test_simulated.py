@@ -1,6 +1,5 @@
 """The simulated market: the same bits for any fetch, late and missing bars, plausible prices."""
 
-import asyncio
 import hashlib
 from collections import Counter, defaultdict
 from datetime import UTC, date, datetime
@@ -251,19 +250,6 @@ async def test_prices_stay_sane_for_ten_years(every: int):
             asset.asset_class
         ]
         assert low < np.median(bars.close) < high, asset.ticker
-
-
-@pytest.mark.clause("sources")
-async def test_a_cancelled_fetch_cancels_no_other():
-    clock = MarketClock(ORIGIN + 9 * DAY_S)
-    source = SimulatedSource(load_universe(), ORIGIN, clock)
-    calls = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
-    first, *others = map(asyncio.ensure_future, calls)
-    await asyncio.sleep(0)
-    first.cancel()
-    found = await asyncio.gather(first, *others, return_exceptions=True)
-    assert isinstance(found[0], asyncio.CancelledError)
-    assert all(isinstance(one, FetchResult) and len(one.bars) for one in found[1:])
 
 
 @pytest.mark.clause("sources")
