@@ -136,7 +136,9 @@ class FetchTracker:
 
     def cut_at_removal(self, ticker: str, fetched: FetchResult) -> tuple[Series, Funding]:
         """Return an asset's fetched bars and settlements up to its removal, if it has one."""
-        series, removed_on = fetched.all_bars, self._universe.by_ticker[ticker].removed_on
+        history, removed_on = fetched.history, self._universe.by_ticker[ticker].removed_on
+        # A restated history is followed by the new bars.
+        series = fetched.bars if history is None else history.concatenate(fetched.bars)
         if removed_on is None:
             return series, fetched.funding
         end = compute_midnight_s(removed_on) - 1

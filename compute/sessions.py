@@ -124,11 +124,6 @@ def find_next_close(session: Calendar, after: int) -> int:
     return _find_next_bar(session, after)[1]
 
 
-def is_closed(session: Calendar, at: int) -> bool:
-    """Return whether no bar is in progress: none began at or before `at` and closes after it."""
-    return _find_next_bar(session, at)[0] > at
-
-
 def find_session_watermark(session: Calendar, at: int) -> int:
     """Return the time up to which nothing more can close, given all bars due at an instant.
 

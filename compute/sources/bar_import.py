@@ -175,7 +175,13 @@ class BarImport:
                 f"ones{_format_counts(left_out)}; name them by --columns"
             )
         times, table = times[faults == 0], table[faults == 0]
-        spacing_s = judgement.find_spacing(times) or self._find_stored_period(ticker)
+        spacing_s = judgement.find_spacing(times)
+        # A tail of one row does not show a period, but the folder may.
+        for stored, period_s in (("1h", HOUR_S), ("1d", DAY_S)):
+            if not spacing_s and self._get_path(ticker, stored).exists():
+                spacing_s = period_s
+        if not spacing_s:
+            raise SourceError(f"a file of {ticker} has too few rows to show how far apart they are")
         is_at_close = bool(len(times) and np.count_nonzero(times % 60 == 59) * 2 > len(times))
         if self._options.stamp == "close":
             if session == "24x7" or abs(spacing_s - DAY_S) > HOUR_S:
@@ -216,13 +222,6 @@ class BarImport:
                 )
         if len(times):
             self._parts[ticker, native].append((times, table))
-
-    def _find_stored_period(self, ticker: str) -> int:
-        """Return the period of the asset's bars in the folder: a tail of one row shows none."""
-        for timeframe in ("1h", "1d"):
-            if self._get_path(ticker, timeframe).exists():
-                return DAY_S if timeframe == "1d" else HOUR_S
-        raise SourceError(f"a file of {ticker} has too few rows to show how far apart they are")
 
     def _drop_repeats(self, name: str, bars: Bars, left_out: judgement.RejectedRows) -> Bars:
         """Return rows in order of time, one of each; rows of one time must not differ in prices."""

@@ -42,11 +42,6 @@ class FetchResult:
         """Whether `history` replaces the stored bars."""
         return self.history is not None and len(self.history) > 0
 
-    @property
-    def all_bars(self) -> Series:
-        """The restated history, if there is one, followed by the new bars."""
-        return self.bars if self.history is None else self.history.concatenate(self.bars)
-
 
 class Source(Protocol):
     """Closed bars and funding of a set of assets.

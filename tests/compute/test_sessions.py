@@ -22,7 +22,6 @@ from compute.sessions import (
     find_last_close,
     find_next_close,
     find_session_watermark,
-    is_closed,
     is_early_close,
     list_expected_bars,
     list_holidays,
@@ -222,27 +221,6 @@ def test_the_next_close_over_a_long_weekend_is_on_the_day_after_the_holiday():
     assert find_next_close("XNYS", utc("2026-07-02T20:00")) == utc("2026-07-06T14:00")
 
 
-@pytest.mark.parametrize(
-    ("session", "at", "closed"),
-    [
-        ("XNAS", "2026-01-20T14:29:59", True),
-        ("XNAS", "2026-01-20T14:30:00", False),
-        ("XNAS", "2026-01-20T16:00:00", False),
-        ("XNAS", "2026-01-20T20:59:59", False),
-        ("XNAS", "2026-01-20T21:00:00", True),
-        ("XNAS", "2026-01-19T16:00", True),  # Martin Luther King
-        ("24x5", "2026-01-20T22:30", True),
-        ("24x5", "2026-01-20T23:00", False),
-        ("24x5", "2026-01-24T12:00", True),
-        ("24x7", "2026-01-24T12:00", False),
-    ],
-)
-def test_a_session_is_open_from_its_first_opening_to_its_last_close(
-    session: Session, at: str, closed: bool
-):
-    assert is_closed(session, utc(at)) == closed
-
-
 def test_bars_are_complete_up_to_the_clock_if_closed_else_to_the_newest_close():
     for session, at, until in (
         ("24x7", "12:34:56", "12:00:00"),
@@ -253,6 +231,8 @@ def test_bars_are_complete_up_to_the_clock_if_closed_else_to_the_newest_close():
         ("XNYS", "15:00:00", "15:00:00"),
         ("XNYS", "20:59:59", "20:00:00"),
         ("XNYS", "21:00:01", "21:00:01"),
+        ("24x5", "22:30:00", "22:30:00"),
+        ("24x5", "23:10:00", "23:00:00"),
     ):
         assert find_session_watermark(session, utc(f"2026-01-20T{at}")) == utc(
             f"2026-01-20T{until}"
