@@ -215,8 +215,10 @@ class Gate(asyncio.BufferedProtocol):
 
     def __getattr__(self, name: str) -> Any:
         """Return what uvicorn uses of the transport."""
-        # The event loop looks for attributes before there is one.
-        return getattr(vars(self).get("transport"), name)
+        # The event loop looks for attributes before there is one. Kept, because each response takes
+        # some of them.
+        value = vars(self)[name] = getattr(vars(self).get("transport"), name)
+        return value
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection."""
