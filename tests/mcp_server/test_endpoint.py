@@ -326,7 +326,25 @@ async def test_the_key_may_come_as_x_api_key_and_arguments_may_be_absent(served)
 
 
 @pytest.mark.clause(
-    "4.6.7", "4.7.28", "4.7.29", "4.8.5", "4.8.11", "4.9.4", "4.9.19", "7.10", "7.11", "7.12"
+    "4.6.7",
+    "4.7.28",
+    "4.7.29",
+    "4.8.5",
+    "4.8.11",
+    "4.9.4",
+    "4.9.7",
+    "4.9.9",
+    "4.9.11",
+    "4.9.19",
+    "4.9.23",
+    "7.10",
+    "7.11",
+    "7.12",
+    "8.22",
+    "8.23",
+    "8.30",
+    "8.31",
+    "8.32",
 )
 @pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS)
 async def test_a_bad_argument_is_refused_with_the_accepted_values(

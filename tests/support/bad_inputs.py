@@ -65,6 +65,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (SIGNALS, {"since": "2026-01-01T00:00:00+25:00"}, INVALID, ["since"]),
     (SIGNALS, {"since": "2026-01-01T00:00:00Z\nX"}, INVALID, ["since"]),
     (SIGNALS, {"sinse": "2026-01-01T00:00:00Z"}, INVALID, ["did you mean since?"]),
+    (SIGNALS, {"order": "forward"}, INVALID, ["order", "newest, oldest"]),
     (CONFLUENCE, {"min_agree": 0}, INVALID, ["min_agree", "an integer from 1 to 6"]),
     (CONFLUENCE, {"min_agree": 7}, INVALID, ["min_agree", "an integer from 1 to 6"]),
     (CONFLUENCE, {"min_agree": 2.5}, INVALID, ["min_agree", "2.5"]),

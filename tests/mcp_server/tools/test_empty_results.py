@@ -88,6 +88,19 @@ SIMULATED: list[Case] = [
         NEXT_RUN,
     ),
     (SIGNALS, {"direction": "exit"}, f"no universe row can match. {NO_CALL}", None),
+    (
+        SIGNALS,
+        {"ticker": "BTC,ETH", "asset_class": "stock"},
+        f"None of the requested tickers is a stock asset; omit asset_class. {NO_CALL}",
+        None,
+    ),
+    (SIGNALS, {"tier": "alerts"}, f"no data for any asset with alert engines. {NO_CALL}", None),
+    (
+        CONFLUENCE,
+        {"asset_class": "crypto", "direction": "bearish", "min_agree": 1},
+        "No vote on any crypto asset is bearish on 4h now.",
+        NEXT_FOUR_HOURLY_RUN,
+    ),
     (SIGNALS, {"indicator": "perpkit"}, f"its actions from tier=alerts. {NO_CALL}", None),
     (SIGNALS, {"offset": 999}, "No row matched at offset 999; lower offset.", NEXT_RUN),
     (CONFLUENCE, {"asset_class": "metal"}, "No metal asset has a reading on 4h.", None),
@@ -115,7 +128,7 @@ async def with_new(served_alone: RunningService) -> RunningService:
     return served_alone
 
 
-@pytest.mark.clause("2.2.5", "4.7.26", "4.7.33", "8.20")
+@pytest.mark.clause("2.2.5", "4.7.26", "4.7.33", "4.7.35", "8.20")
 @pytest.mark.parametrize(
     ("tool", "arguments", "reason", "nothing_new_before"),
     SIMULATED,

@@ -164,14 +164,6 @@ async def test_three_must_agree_by_default(served, transport):
     assert await tickers(served, transport, asset_class="metal") == ["X4", "X3"]
 
 
-@pytest.mark.clause("8.22", "8.23")
-@pytest.mark.parametrize("min_agree", [0, 7])
-async def test_less_than_one_and_more_than_six_are_refused(served, transport, min_agree):
-    status, error = await served.fetch_refusal(transport, CONFLUENCE, min_agree=min_agree)
-    assert (status, error["error"]) == (400, "invalid_parameter")
-    assert "an integer from 1 to 6" in error["message"]
-
-
 @pytest.mark.clause("4.8.5", "4.8.7", "8.22", "8.23")
 @pytest.mark.parametrize("min_agree", range(1, 7))
 async def test_an_asset_is_listed_once_it_reaches_min_agree(served, transport, min_agree):
@@ -229,23 +221,6 @@ async def test_as_of_is_the_last_compute_at_any_clock_time(served, transport):
         True,
     )
     assert "removed_assets" not in answer["meta"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"asset_class": "metal"}, "No metal asset has a reading on 4h."),
-        (
-            {"asset_class": "crypto", "direction": "bearish"},
-            "No vote on any crypto asset is bearish on 4h now.",
-        ),
-    ],
-)
-async def test_an_empty_answer_says_why(served, transport, arguments, reason):
-    answer = await served.fetch_answer(transport, CONFLUENCE, **arguments, min_agree=1)
-    assert answer["results"] == []
-    assert answer["meta"].get("note", "").endswith(reason)
-    assert "note" not in (await served.fetch_answer(transport, CONFLUENCE))["meta"]
 
 
 async def test_an_empty_answer_names_the_min_agree_that_finds_something(served, transport):

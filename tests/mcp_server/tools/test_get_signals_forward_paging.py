@@ -296,10 +296,3 @@ async def test_filters_and_offset_work_in_both_orders(served, transport):
     ]
     assert back["signals"] == forward["signals"][::-1]
     assert forward["pagination"]["has_more"] is back["pagination"]["has_more"] is True
-
-
-async def test_another_order_is_refused_and_both_are_named(served, transport):
-    status, error = await served.fetch_refusal(transport, SIGNALS, order="forward")
-    assert (status, error["error"]) == (400, "invalid_parameter")
-    assert "order" in error["message"]
-    assert "newest, oldest" in error["message"]

@@ -300,13 +300,6 @@ async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
     assert (short["assets"], short["counts"]) == ([], full["counts"])
 
 
-async def test_another_view_is_refused_and_both_are_named(served_alone, transport):
-    status, error = await served_alone.fetch_refusal(transport, STATE, view="short")
-    assert (status, error["error"]) == (400, "invalid_parameter")
-    assert "view" in error["message"]
-    assert "full, lines" in error["message"]
-
-
 HOUR_S = 3600
 LAST_CLOSE = NOON // HOUR_MS * HOUR_S
 START = NOON - 60 * 24 * HOUR_MS
