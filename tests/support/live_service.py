@@ -250,22 +250,18 @@ def load_venue_options(name: str) -> VenueOptions:
 KEY = {"alpaca_key_id": API_KEY_ID, "alpaca_secret_key": API_SECRET_KEY}
 
 
-def write_universe_file(folder: Path, universe: Universe) -> str:
-    """Write a universe file; return its path."""
+def build_live_settings(folder: Path, universe: Universe, double: VenuesDouble) -> dict[str, str]:
+    """Write the universe into a file, and return the settings of a service on the double."""
     lines = ["[universe]", f"renamed_on = {universe.renamed_on}"]
     for asset in universe.assets:
         values = asset.model_dump(exclude_defaults=True)
         lines += ["[[asset]]", *(f"{name} = {_format_value(one)}" for name, one in values.items())]
     path = folder / "universe.toml"
     path.write_text("\n".join(lines))
-    return str(path)
-
-
-def build_live_settings(folder: Path, universe: Universe, double: VenuesDouble) -> dict[str, str]:
     return {
         "source": "live",
         "port": find_free_port(),
-        "universe": write_universe_file(folder, universe),
+        "universe": str(path),
         "live_api_base": double.base_url,
     }
 
@@ -362,50 +358,43 @@ async def replay_recording(folder: Path, path: Path, universe: Universe, end: in
         return await StoredResult.load(store)
 
 
-def keep_last(changes: Sequence[ChangeRow], start: int) -> list[ChangeRow]:
-    """Return the changes without those before the last one of each cell up to a close.
-
-    A live store keeps no others of the history from before its feed.
-    """
-    last = {(r.ticker, r.indicator, r.timeframe): r for r in changes if r.close_time <= start}
-    return [*last.values(), *(row for row in changes if row.close_time > start)]
-
-
 def find_delayed(
     live: StoredResult, replayed: StoredResult, universe: Universe, start: int
 ) -> Late:
     """Assert that a live store has the rows of a replay; return which came after their run.
 
-    `start` is the close of the first start's last bars (epoch seconds), which shows nothing older.
+    `start` is the close of the first start's last bars (epoch seconds), which shows nothing older:
+    of the history before its feed, a live store keeps only the last change of each cell.
     """
     assert live.snapshot.readings == replayed.snapshot.readings
-    rows, others = _sort(live.changes), _sort(keep_last(replayed.changes, start))
-    assert _drop_times(rows, start) == _drop_times(others, start)
+    last = {
+        (r.ticker, r.indicator, r.timeframe): r for r in replayed.changes if r.close_time <= start
+    }
+    kept = [*last.values(), *(row for row in replayed.changes if row.close_time > start)]
+    pairs = [
+        *zip(
+            *(
+                sorted(rows, key=lambda r: (r.close_time, r.timeframe, r.ticker, r.indicator))
+                for rows in (live.changes, kept)
+            ),
+            strict=True,
+        )
+    ]
+    late: Late = set()
+    for row, other in pairs:
+        assert row[1:9] == other[1:9]
+        if row.close_time > start:
+            assert row.published == other.published
+            delay_ms = 1000 * ALPACA_DELAY_S * (universe.by_ticker[row.ticker].venue == "alpaca")
+            # If some rows of a run are late, the ones after them come a millisecond earlier for
+            # each.
+            if abs(row.created_at - other.created_at - delay_ms) >= 1000:
+                late.add((row.close_time, row.ticker))
     expected_alerts = [alert[1:] for alert in replayed.alerts if alert.close_time > start]
     assert sorted(alert[1:] for alert in live.alerts) == sorted(expected_alerts)
     created = [row.created_at for row in live.changes]
     assert created == sorted(set(created))
-    # If some rows of a run are late, the ones after them come a millisecond earlier for each.
-    return {
-        (row.close_time, row.ticker)
-        for row, other in zip(rows, others, strict=True)
-        if row.close_time > start
-        and abs(row.created_at - other.created_at - _compute_delay_ms(universe, row)) >= 1000
-    }
-
-
-def _sort(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
-    return sorted(rows, key=lambda r: (r.close_time, r.timeframe, r.ticker, r.indicator))
-
-
-def _drop_times(rows: Iterable[ChangeRow], start: int) -> list[tuple[object, ...]]:
-    """Return rows without `created_at`; `published` only after the start."""
-    return [row[1:9] + ((row.published,) if row.close_time > start else ()) for row in rows]
-
-
-def _compute_delay_ms(universe: Universe, row: ChangeRow) -> int:
-    is_delayed = universe.by_ticker[row.ticker].venue == "alpaca"
-    return 1000 * ALPACA_DELAY_S if is_delayed else 0
+    return late
 
 
 def _close_time(open_time: int) -> int:

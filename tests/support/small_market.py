@@ -94,27 +94,6 @@ def list_opens(first: int, last: int, step: int = 1) -> range:
     return range(first, last, step * HOUR_S)
 
 
-def list_session_opens(first: int, last: int) -> list[int]:
-    """Return the opening times of an exchange's hourly bars: 13:30 to 19:30, Monday to Friday."""
-    days = (day for day in range(first, last, DAY_S) if (day // DAY_S + 3) % 7 < 5)
-    return [day + 13 * HOUR_S + 1800 + hour * HOUR_S for day in days for hour in range(7)]
-
-
-def list_metal_opens(first: int, last: int) -> list[int]:
-    """Return the opening times of a few bars: at 23:00 on Sundays, at 05:00 and 06:00 on others."""
-    hours = {"Sunday": (23,), "Saturday": ()}
-    return [
-        day + hour * HOUR_S
-        for day in range(first, last, DAY_S)
-        for hour in hours.get(f"{datetime.fromtimestamp(day, UTC):%A}", (5, 6))
-    ]
-
-
-def list_sparse_opens(first: int, last: int) -> list[int]:
-    """Return the opening times of the first two of every four hours."""
-    return [at + hour for at in list_opens(first, last, 4) for hour in (0, HOUR_S)]
-
-
 def find_longer_close(ticker: str, ended: int, timeframe: Timeframe) -> int:
     """Return when the bar of a timeframe closes that a bar which ended at `ended` belongs to."""
     period_s = TIMEFRAME_DURATIONS_S[timeframe]
@@ -156,13 +135,25 @@ def write_small_market(parent: Path) -> Path:
     write_bars(folder, "HYPE", make_bars("HYPE", dense[100:]))
     write_bars(folder, "IBM", make_bars("IBM", list_opens(START, END, 24)), "1d")
     removal = compute_midnight_s(REMOVED_ON)
-    write_bars(
-        folder,
-        "MATIC",
-        make_bars("MATIC", list_sparse_opens(removal - 35 * DAY_S, removal + DAY_S)),
-    )
-    write_bars(folder, "NVDA", make_bars("NVDA", list_session_opens(END - 42 * DAY_S, END)))
-    write_bars(folder, "XAU", make_bars("XAU", list_metal_opens(END - 315 * DAY_S, END)))
+    # The first two of every four hours.
+    sparse = [
+        at + hour
+        for at in list_opens(removal - 35 * DAY_S, removal + DAY_S, 4)
+        for hour in (0, HOUR_S)
+    ]
+    # From 13:30 to 19:30, Monday to Friday.
+    weekdays = [day for day in range(END - 42 * DAY_S, END, DAY_S) if (day // DAY_S + 3) % 7 < 5]
+    session = [day + 13 * HOUR_S + 1800 + hour * HOUR_S for day in weekdays for hour in range(7)]
+    # At 23:00 on Sundays, at 05:00 and 06:00 on others.
+    hours = {"Sunday": (23,), "Saturday": ()}
+    metal = [
+        day + hour * HOUR_S
+        for day in range(END - 315 * DAY_S, END, DAY_S)
+        for hour in hours.get(f"{datetime.fromtimestamp(day, UTC):%A}", (5, 6))
+    ]
+    write_bars(folder, "MATIC", make_bars("MATIC", sparse))
+    write_bars(folder, "NVDA", make_bars("NVDA", session))
+    write_bars(folder, "XAU", make_bars("XAU", metal))
     write_funding(folder, "BTC", DENSE - DAY_S, END)
     write_funding(folder, "MATIC", removal - 30 * DAY_S, removal + DAY_S)
     return folder
