@@ -18,7 +18,6 @@ from tests.store.test_bar_blocks import ROWS as CHANGES
 from tests.support.row_builders import (
     NOW,
     BarRow,
-    list_changes,
     list_commits,
     make_alert,
     make_bar,
@@ -211,29 +210,6 @@ async def test_a_published_coverage_follows_the_last_commit(market: MarketStore)
     (commit,) = await list_commits(market)
     (row,) = (await market.audit_reads.load_market()).coverage
     assert row.digest == sha256(commit.digest + document).digest()
-
-
-async def test_every_commit_can_be_recomputed_from_stored_rows(
-    market: MarketStore,
-) -> None:
-    for step in range(3):
-        await market.commit(make_full_batch(NOW + step, step=step))
-    await market.commit(make_batch(NOW + 3, funding=[FundingRow("BTC", 9, -0.0)]))
-    previous, changes = digest.GENESIS, await list_changes(market)
-    alerts = [row async for row in market.alerts()]
-    for row in await list_commits(market):
-        held = await market.commit_inputs(row.number)
-        assert bool(held.sources) == (row.number == 1)
-        taken_in = digest.digest_bars(held.bars, held.funding, held.watermarks, held.sources)
-        assert taken_in == row.bars_digest
-        times = range(row.first_created_at or 0, (row.last_created_at or -1) + 1)
-        own_changes = [change for change in changes if change.created_at in times]
-        own_alerts = [alert for alert in alerts if alert.created_at in times]
-        assert digest.digest_changes(own_changes) == row.changes_digest
-        assert digest.digest_alerts(own_alerts) == row.alerts_digest
-        parts = row.bars_digest, row.changes_digest, row.alerts_digest, row.context_digest
-        previous = digest.digest_commit(previous, row.market_time, *parts)
-        assert previous == row.digest
 
 
 OTHER_FIELDS = {

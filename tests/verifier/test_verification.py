@@ -648,13 +648,6 @@ async def test_without_a_checkpoint_the_record_is_still_compared(
     assert len(report.evidence) == 1
 
 
-async def test_a_service_without_a_log_cannot_be_verified_at_first(log, verify):
-    log.has_log = False
-    report = await verify()
-    assert (report.status, report.findings) == (2, [])
-    assert "answered 404: Nothing is here." in report.obstacles[0]
-
-
 @pytest.mark.prove
 async def test_a_large_log_is_searched_with_few_calls(log, verify):
     step = timedelta(minutes=1)

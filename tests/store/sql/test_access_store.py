@@ -124,21 +124,6 @@ async def test_a_notice_replaces_the_last_of_its_name(access: AccessStore) -> No
     assert await access.list_notices() == [Notice("a", "2", 2), Notice("b", "3", 3)]
 
 
-async def test_an_address_has_a_limited_number_of_attempts_per_kind_and_window(
-    access: AccessStore, home: StoreHome
-) -> None:
-    async def at(time: int, kind: str = "checkout", address: str = "192.0.2.1") -> int | None:
-        refused = await access.record_attempt(kind, [AttemptLimit(address, 2)], time, 100)
-        return None if refused is None else refused.free_at
-
-    assert [await at(0), await at(60), await at(99)] == [None, None, 100]
-    assert await at(99, kind="access-request") is None
-    assert await at(99, address="192.0.2.2") is None
-    assert [await at(100), await at(101), await at(159)] == [None, 160, 160]
-    assert [await at(160), await at(161)] == [None, 200]
-    assert await run_sql(home, "SELECT count(*) FROM attempts") == [(6,)]
-
-
 async def test_pruning_keeps_each_keys_last_day_of_use_and_recent_rows(
     access: AccessStore, home: StoreHome
 ) -> None:
