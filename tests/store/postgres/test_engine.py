@@ -91,13 +91,12 @@ def run(*command: object) -> None:
     subprocess.run([str(part) for part in command], check=True)
 
 
-@pytest.fixture
-def with_pgbouncer() -> None:
-    if shutil.which("pgbouncer") is None:
-        pytest.skip("PgBouncer is not installed")
+WITH_PGBOUNCER = pytest.mark.skipif(
+    shutil.which("pgbouncer") is None, reason="PgBouncer is not installed"
+)
 
 
-@pytest.mark.usefixtures("with_pgbouncer")
+@WITH_PGBOUNCER
 @pytest.mark.prove
 async def test_a_pooler_of_sessions_serves_both_stores_and_the_lock(database: str) -> None:
     with pooled(database, "session") as url:
@@ -121,7 +120,7 @@ async def test_a_pooler_of_sessions_serves_both_stores_and_the_lock(database: st
                 await store.close()
 
 
-@pytest.mark.usefixtures("with_pgbouncer")
+@WITH_PGBOUNCER
 async def test_a_pooler_of_transactions_is_refused_by_its_name(database: str) -> None:
     with pooled(database, "transaction") as url:
         for open_store in (open_postgres_access, open_postgres_market):
@@ -270,9 +269,10 @@ async def test_a_lost_server_is_reported_and_used_again_when_it_returns(
             assert "\n" not in str(refusal.value)
         private_postgres.start()
         async with asyncio.timeout(DEADLINE_S):
-            while (passes := await count_commits(market)) is None:
-                pass
-        assert passes == 1
+            while True:
+                with suppress(StoreError):
+                    assert (await market.progress()).commit_count == 1
+                    break
         await take_lock_when_free(market)
         await market.commit(make_full_batch(NOW + 1, step=1))
 
@@ -291,13 +291,6 @@ async def test_each_kind_of_transaction_has_its_own_time_limit(database: str) ->
                 limits[kind] = await fetch_value(db, sql)
     expected = dict.fromkeys([*Lane, "page"], "10s") | {Lane.BATCH: "10min"}
     assert limits == expected | {"prune": "1min", "commit": "1min"}
-
-
-async def count_commits(market: MarketStore) -> int | None:
-    """Return the number of commits in a store, None if it is unavailable."""
-    with suppress(StoreError):
-        return (await market.progress()).commit_count
-    return None
 
 
 async def test_a_rejected_login_is_reported_without_user_and_password(

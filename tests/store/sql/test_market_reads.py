@@ -348,13 +348,6 @@ def make_coverage(recorded_until: int | None, listing: str | None = None) -> Cov
     )
 
 
-async def test_published_coverage_is_in_the_next_snapshot(market: MarketStore) -> None:
-    assert (await market.snapshot()).coverage is None
-    for recorded_until in (None, NOW):
-        await market.publish_coverage(make_coverage(recorded_until))
-        assert (await market.snapshot()).coverage == make_coverage(recorded_until)
-
-
 @pytest.mark.clause("2.4.16")
 async def test_a_snapshot_tells_assets_that_are_being_built_from_late_ones(
     market: MarketStore,
