@@ -23,6 +23,7 @@ from service.commands.cli import (
     walk_commands,
 )
 from service.commands.command_table import EXAMPLES, GROUPS
+from service.commands.compute_command import PLAYED_OUT_NOTE
 from service.config.settings import Settings
 from tests.support.bar_sets import copy_newest_rows, generate_folder
 from tests.support.signals_command import (
@@ -110,6 +111,7 @@ LONG_NAME = "x" * 300 + ".db"
         (1, "keys list", {"database_url": "sqlite:///bars/BTC_1h.csv/a.db"}, ".*BTC_1h.csv/a.db"),
         (1, "replay --bars bars", {"database_url": "sqlite:///missing/signals.db"}, ".*missing"),
         (1, "audit", {"database_url": "sqlite:///bars/BTC_1h.csv"}, ".*BTC_1h.csv"),
+        (1, "serve", {"host": "nowhere.invalid"}, ".*SIGNALS_HOST"),
         (2, "keys create --label ''", {}, "a label must have"),
         (2, "person a@example.com", {}, "add --export"),
         (2, "person nobody --erase", {}, "the address "),
@@ -195,10 +197,12 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_compute_creates_a_complete_store(tmp_path):
+def test_a_compute_creates_a_complete_store_and_ends_when_a_recording_is_complete(tmp_path):
     done = run_signals(tmp_path, "compute", source=f"files:{write_bars(tmp_path / 'bars')}")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, PLAYED_OUT_NOTE)
     assert run_signals(tmp_path, "keys", "create", "--label", "me").returncode == 0
+    with (tmp_path / "signals.db.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.prove

@@ -320,21 +320,12 @@ def test_a_new_machine_is_told_what_to_start_and_nothing_is_created(tmp_path, th
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)
 
 
-def replace_by_text(path: Path) -> None:
-    path.write_text("settings, not data\n")
-
-
-def replace_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("harm", "text"),
-    [(replace_by_text, "is not a SQLite database"), (replace_by_folder, "is a folder")],
-)
-def test_what_is_no_database_is_named_as_what_it_is(well, source, harm, text):
-    harm(well / "signals.db")
+@pytest.mark.parametrize("text", ["is not a SQLite database", "is a folder"])
+def test_what_is_no_database_is_named_as_what_it_is(well, source, text):
+    (well / "signals.db").write_text("settings, not data\n")
+    if text == "is a folder":
+        (well / "signals.db").unlink()
+        (well / "signals.db").mkdir()
     told = examined(well, source=source)
     line = f"fix {well}/signals.db {text}: set SIGNALS_DATABASE_URL to another file"
     check_findings(told, {"store": [line, "…"]})

@@ -24,7 +24,7 @@ from mcp_server.tools.registry import TOOLS
 from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import format_instant
 from service.commands import compute_command as computing
-from service.commands.compute_command import PLAYED_OUT_NOTE, CatchUp, compute
+from service.commands.compute_command import CatchUp, compute
 from service.commands.console import ProgressLog, echo, open_progress_bar
 from service.commands.serve import serve
 from service.config.settings import Settings
@@ -90,7 +90,7 @@ def stored(folder: Path) -> tuple[int, int]:
 
 @pytest.mark.usefixtures("use_single_ca")
 def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_start):
-    _, printed, state, registration = first_start
+    folder, printed, state, registration = first_start
     said = "".join(printed)
     # A busy machine may log something first, such as a clock that jumped.
     messages = [line.strip() for line in printed if not line.startswith("{")]
@@ -108,11 +108,8 @@ def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_s
         False,
     )
     assert state["counts"]["assets"] == 2
-
-
-@pytest.mark.usefixtures("use_single_ca")
-def test_a_start_keeps_room_for_a_prune_on_a_full_disk(first_start):
-    assert (first_start[0] / "signals.db-spare").stat().st_size == 16_000_000
+    # Room for a prune on a full disk.
+    assert (folder / "signals.db-spare").stat().st_size == 16_000_000
 
 
 @pytest.mark.usefixtures("use_single_ca")
@@ -218,14 +215,6 @@ def test_a_service_on_all_addresses_advertises_one_that_works(market, host, own)
 
 
 @pytest.mark.usefixtures("use_single_ca")
-def test_an_unknown_host_fails_in_one_line_naming_the_setting(tmp_path):
-    done = run_signals(tmp_path, "serve", host="nowhere.invalid")
-    assert done.returncode == 1
-    assert "SIGNALS_HOST" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.prove
 def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, number):
@@ -249,18 +238,7 @@ def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, numbe
 @pytest.mark.usefixtures("use_single_ca")
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.prove
-def test_a_second_signal_while_it_stops_does_no_harm(market, number):
-    universe = str(market / "universe.toml")
-    with start_signals(market, "serve", port=find_free_port(), universe=universe) as process:
-        process.wait_for_line("--header")
-        process.process.send_signal(number)
-        assert process.stop(number) == 0
-    assert "Traceback" not in "".join(process.printed)
-
-
-@pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
-def test_a_client_that_never_ends_its_request_cannot_block_shutdown(market):
+def test_neither_a_client_that_never_ends_nor_a_second_signal_harms_the_end(market, number):
     port = find_free_port()
     with (
         start_signals(
@@ -273,17 +251,9 @@ def test_a_client_that_never_ends_its_request_cannot_block_shutdown(market):
         head = f"POST /api/v1/mcp HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 9\r\n\r\n"
         client.sendall(head.encode())
         assert httpx.get(f"http://127.0.0.1:{port}/api/v1").status_code == 200
-        assert process.stop() == 0
-
-
-@pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
-def test_compute_ends_when_a_recording_is_complete(tmp_path):
-    bars = write_bars(tmp_path / "bars", count=30)
-    done = run_signals(tmp_path, "compute", source=f"files:{bars}")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, PLAYED_OUT_NOTE)
-    with (tmp_path / "signals.db.lock").open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        process.process.send_signal(number)
+        assert process.stop(number) == 0
+    assert "Traceback" not in "".join(process.printed)
 
 
 @pytest.mark.usefixtures("use_single_ca")
@@ -361,26 +331,6 @@ async def wait_for_output(capsys: pytest.CaptureFixture[str], text: str) -> None
     async with asyncio.timeout(120):
         while text not in "".join(capsys.readouterr()):
             await asyncio.sleep(0.01)
-
-
-@pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
-async def test_responses_are_stale_once_compute_missed_an_update(market):
-    computed, _ = stored(market)
-    clock = MovedClock(computed + 60_000)
-    api_key = (
-        await asyncio.to_thread(run_signals, market, "keys", "create", "--label", "tests")
-    ).stdout.strip()
-    with (market / "signals.db.lock").open("r+") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
-            said = []
-            for minutes in (1, 60, 69, 71, 600):
-                clock.now_ms = computed + minutes * 60_000
-                answer = await client.get(f"{address}/state", headers={"X-Api-Key": api_key})
-                said.append(answer.json()["meta"].get("stale", False))
-    assert said == [False, False, False, True, True]
-    assert stored(market)[0] == computed
 
 
 @pytest.mark.usefixtures("use_single_ca")
