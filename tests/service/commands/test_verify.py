@@ -1,20 +1,35 @@
-"""`signals verify` as a customer runs it: its output, its exit status and its files."""
+"""`signals verify` as a customer runs it, and `signals witness`, which cosigns no other history."""
 
 import base64
 import json
 import re
+from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tlog_scales.backend import LocalBackend
 from tlog_scales.reader import TilesReader
 
+from compute.signing.log_signer import LogKey, LogSigner, load_key, save_key, sign_checkpoint
+from compute.signing.witnesses import Witness as ListedWitness
+from compute.signing.witnesses import Witnesses
+from schemas.errors import OperatorError
 from service.commands.verify import find_verify_folder, verify_service
+from service.commands.witness import Witness as LogWitness
+from service.commands.witness import build_app, run_witness
+from service.processes.lifecycle import lock_file
+from store.sql.feed_log import FeedLog
 from tests.doubles.published_log import API_KEY, PublishedLog, make_row, serve_log
+from tests.store.sql.test_feed_log import commit_rows
+from tests.support.row_builders import NOW
+from tests.support.running_service import open_loopback_socket, run_app
 from tests.support.signals_command import run_signals
+from tests.support.store_homes import SqliteHome, open_and_close
 from tests.verifier.test_tree import Witness
+from verifier.notes import Checkpoint, parse_policy
 
-pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]
+pytestmark = pytest.mark.usefixtures("use_single_ca")
 
 
 @pytest.fixture
@@ -44,6 +59,7 @@ async def run(log, tmp_path, capsys):
         yield verify
 
 
+@pytest.mark.clause("verify")
 async def test_a_verified_service_is_summed_up_in_a_few_lines(run, log):
     assert await run() == (
         0,
@@ -60,6 +76,7 @@ async def test_a_verified_service_is_summed_up_in_a_few_lines(run, log):
     )
 
 
+@pytest.mark.clause("verify")
 async def test_a_time_is_read_in_every_form_that_the_feed_accepts(run):
     for since, begin in {
         "2d": "2026-02-27T11:04:00.000Z",
@@ -69,6 +86,7 @@ async def test_a_time_is_read_in_every_form_that_the_feed_accepts(run):
         assert f"read the feed from {begin} to" in "".join(lines)
 
 
+@pytest.mark.clause("verify")
 async def test_a_changed_row_is_printed_with_both_checkpoints(run, log, tmp_path):
     await run()
     seen = log.checkpoint
@@ -83,6 +101,7 @@ async def test_a_changed_row_is_printed_with_both_checkpoints(run, log, tmp_path
     assert "\n1 finding\n" in text
 
 
+@pytest.mark.clause("verify")
 @pytest.mark.parametrize("form", ["answer", "list", "lines", "answers"])
 async def test_rows_of_a_file_are_read_in_every_documented_form(run, log, tmp_path, form):
     file = tmp_path / "rows.json"
@@ -100,6 +119,7 @@ async def test_rows_of_a_file_are_read_in_every_documented_form(run, log, tmp_pa
     assert (status, lines[0]) == (0, "checked: 1 signed checkpoint, 3 rows in the log")
 
 
+@pytest.mark.clause("verify")
 async def test_a_policy_requires_its_quorum(run, log, tmp_path):
     first, second = Witness("witness.example/1", 1), Witness("witness.example/2", 2)
     policy = tmp_path / "policy"
@@ -122,6 +142,7 @@ async def test_a_policy_requires_its_quorum(run, log, tmp_path):
     )
 
 
+@pytest.mark.clause("verify")
 async def test_a_policy_of_other_logs_verifies_nothing(run, log, tmp_path):
     policy = tmp_path / "policy"
     policy.write_text(f"log {PublishedLog(tmp_path, seed=9).vkey}\nquorum none\n")
@@ -143,6 +164,7 @@ def write_proof(log: PublishedLog, index: int, folder: Path) -> dict[str, Path]:
     return files
 
 
+@pytest.mark.clause("verify")
 async def test_a_proof_is_verified_without_the_service(run, log, tmp_path):
     files = write_proof(log, 5, tmp_path)
     log.has_log = False
@@ -158,6 +180,7 @@ async def test_a_proof_is_verified_without_the_service(run, log, tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.clause("verify")
 async def test_a_proof_of_another_row_or_of_another_log_is_refused(run, log, tmp_path):
     files = write_proof(log, 5, tmp_path)
     files["rows"].write_text(json.dumps(log.rows[6]))
@@ -169,12 +192,14 @@ async def test_a_proof_of_another_row_or_of_another_log_is_refused(run, log, tmp
     assert "is not signed by the key of" in lines[2]
 
 
+@pytest.mark.clause("verify")
 async def test_without_a_key_only_open_files_are_read(run):
     status, lines = await run(api_key="")
     assert status == 2
     assert lines[-3].startswith("not verified: SIGNALS_API_KEY is not set: set it to your API key")
 
 
+@pytest.mark.clause("verify")
 async def test_a_service_without_a_log_is_named(run, log):
     log.has_log = False
     status, lines = await run()
@@ -183,6 +208,7 @@ async def test_a_service_without_a_log_is_named(run, log):
     assert lines[1].startswith("not verified: ADDRESS/api/v1/log/key answered 404")
 
 
+@pytest.mark.clause("verify")
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -203,6 +229,7 @@ def test_bad_arguments_exit_with_2_in_one_line(tmp_path, arguments, reason):
     assert re.search(f"^signals: {reason}", done.stderr)
 
 
+@pytest.mark.clause("verify")
 def test_a_service_that_does_not_answer_exits_with_2(tmp_path):
     done = run_signals(
         tmp_path, "verify", "--url", "http://127.0.0.1:9", "--state", "s", api_key=API_KEY
@@ -211,6 +238,7 @@ def test_a_service_that_does_not_answer_exits_with_2(tmp_path):
     assert "not verified: http://127.0.0.1:9/api/v1/log/key did not answer" in done.stdout
 
 
+@pytest.mark.clause("verify")
 @pytest.mark.parametrize(
     ("address", "folder"),
     [
@@ -222,3 +250,105 @@ def test_a_service_that_does_not_answer_exits_with_2(tmp_path):
 def test_each_service_has_a_record_of_its_own(address, folder):
     found = find_verify_folder(address, {"XDG_STATE_HOME": "/state"})
     assert found == Path("/state/signals/verify") / folder
+
+
+LOG = LogKey.create("signals.example/api/v1/log")
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> LogWitness:
+    return LogWitness(tmp_path / "witness.json", "witness.example/w1", LOG.vkey, lambda: NOW)
+
+
+async def build_request(log: FeedLog, old: int) -> str:
+    head = await log.head(old)
+    proof = "".join(f"{b64encode(one).decode()}\n" for one in head.proof)
+    return f"old {old}\n{proof}\n{head.checkpoint.note}"
+
+
+Change = Callable[[str], str]
+REFUSED: dict[str, tuple[Change, int]] = {
+    "what is no checkpoint": (lambda text: "old 5\n\nnothing\n", 400),
+    "an old size that is none": (lambda text: text.replace("old 5", "old -5"), 400),
+    "an old size beyond the tree": (lambda text: text.replace("old 5", "old 999"), 400),
+    "a proof without end": (lambda text: text.replace("\n", f"\n{'A' * 43}=\n" * 64, 1), 400),
+    "the checkpoint of another log": (lambda text: text.replace("\n\nsignals", "\n\nsignal"), 404),
+    "what the log did not sign": (lambda text: text.replace("\n246\n", "\n247\n"), 403),
+    "a proof from another size": (lambda text: text.replace("old 5", "old 6"), 409),
+    "a proof that is too short": (
+        lambda text: "\n".join(text.split("\n")[:1] + text.split("\n")[2:]),
+        422,
+    ),
+    "a false proof": (lambda text: text.replace("old 5\n", "old 5\n" + "A" * 43 + "=\n", 1), 422),
+}
+
+
+@pytest.mark.clause("proof")
+async def test_a_log_is_cosigned_run_by_run_and_another_history_is_not(
+    witness: LogWitness, tmp_path: Path
+) -> None:
+    save_key(tmp_path / "key.json", LOG)
+    policy = parse_policy(f"witness w {witness.vkey}\nquorum w")
+    with open_loopback_socket() as bound:
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        async with (
+            run_app(build_app(witness), bound),
+            open_and_close(SqliteHome(tmp_path).open_market()) as market,
+        ):
+            log = market.feed_log
+            asked = Witnesses(log, [ListedWitness("w", witness.vkey, address)])
+            files = log, tmp_path / "key.json", LOG.origin, lambda: NOW
+            await commit_rows(market, 5)
+            await LogSigner(*files, submit=asked.submit).sign()
+            await asked.settle()
+            await commit_rows(market, 300, 10)
+            await LogSigner(*files).sign()
+            request, before = await build_request(log, 5), load_key(tmp_path / "witness.json")
+            for name, (change, status) in REFUSED.items():
+                assert change(request) != request
+                assert witness.add_checkpoint(change(request))[0] == status, name
+            assert load_key(tmp_path / "witness.json") == before
+            await LogSigner(*files, submit=asked.submit).sign()
+            await asked.settle()
+            await asked.close()
+            note = (await log.checkpoint()).note or ""
+    assert policy.list_cosigners(Checkpoint.parse(note), None) == ["w"]
+    other = sign_checkpoint(LOG.origin, 246, bytes(32), LOG.private_key)
+    assert witness.add_checkpoint(f"old 246\n\n{other}") == (409, "246\n")
+
+
+@pytest.mark.clause("proof")
+def test_the_key_file_is_that_of_one_witness(witness: LogWitness, tmp_path: Path) -> None:
+    log = LOG.vkey
+    # A file that exists is not written again.
+    (tmp_path / "witness.json.unfinished").mkdir()
+    same = LogWitness(tmp_path / "witness.json", "witness.example/w1", log, lambda: NOW)
+    assert same.vkey == witness.vkey
+    for name, fault in (("witness.example/w2", "of witness.example/w1"), ("a b", "--name must")):
+        with pytest.raises(OperatorError, match=fault):
+            LogWitness(tmp_path / "witness.json", name, log, lambda: NOW)
+
+
+@pytest.mark.clause("proof")
+async def test_a_second_witness_is_refused_before_it_uses_the_key_file(tmp_path: Path) -> None:
+    path = tmp_path / "witness.json"
+    with open_loopback_socket() as bound:
+        port = bound.getsockname()[1]
+        for block, fault in ((lock_file(path), "another command uses"), (bound, "cannot listen")):
+            with block, pytest.raises(OperatorError, match=fault):
+                await run_witness(path, "witness.example/w1", str(LOG.vkey), port, lambda: NOW)
+            assert not path.exists()
+
+
+@pytest.mark.clause("proof")
+def test_a_tree_that_cannot_be_saved_is_not_cosigned(
+    witness: LogWitness, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = sign_checkpoint(LOG.origin, 5, bytes(32), LOG.private_key)
+    blocked = tmp_path / "witness.json.unfinished"
+    blocked.mkdir()
+    assert witness.add_checkpoint(f"old 0\n\n{note}")[0] == 503
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"cannot write the key file {tmp_path / 'witness.json'}: ")
+    blocked.rmdir()
+    assert witness.add_checkpoint(f"old 0\n\n{note}")[0] == 200
