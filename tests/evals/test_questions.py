@@ -74,23 +74,16 @@ async def test_wrong_tools_and_bad_arguments_are_counted(tmp_path, form):
         (STATS, {}),
         (STATE, {"ticker": "BTX"}),
         (STATE, {"coin": 1}),
+        # No JSON object; only one of the two forms sends arguments as text.
+        (STATE, "{ticker: BTC"),
     ]
     async with open_ask(tmp_path, ChatEndpoint([calls, "<answer>yes</answer>"]), form) as ask:
         outcomes = await ask()
     (outcome,) = outcomes
     assert not outcome.is_right
     problems = [call.problem for call in outcome.calls]
-    assert problems == ["wrong_tool", "wrong_tool", "bad_arguments", "bad_arguments"]
+    assert problems == [*["wrong_tool"] * 2, *["bad_arguments"] * 3]
     assert "expected 'no', got 'yes'" in format_report(outcomes)
-
-
-@pytest.mark.prove
-async def test_arguments_that_are_no_json_are_bad_arguments(tmp_path):
-    endpoint = ChatEndpoint([[(STATE, "{ticker: BTC")], "<answer>no</answer>"])
-    async with open_ask(tmp_path, endpoint) as ask:
-        (outcome,) = await ask()
-    assert outcome.is_right
-    assert [call.problem for call in outcome.calls] == ["bad_arguments"]
 
 
 @pytest.mark.prove
