@@ -207,19 +207,18 @@ class QuotaGuard:
         raise self._build_refusal(now, decision, quota)
 
     def _build_refusal(self, now: int, decision: CountedGroup, quota: QuotaUsage) -> ApiError:
-        if decision.verdict in {"revoked", "expired"}:
+        if decision.verdict == "revoked":
             message = "This API key was revoked for good: use another key."
-            if decision.verdict == "expired":
-                assert decision.expires_at is not None
-                # A key of the operator has no mode, and no page on which its holder could create
-                # one.
-                is_members = decision.mode is not None
-                remedy = (
-                    f"create a new key at {self._keys_url}" if is_members else "use another key"
-                )
-                message = (
-                    f"This API key expired at {format_instant(decision.expires_at)}: {remedy}."
-                )
+            return ApiError("revoked_key", message, 403, quota=quota)
+        if decision.verdict == "expired":
+            assert decision.expires_at is not None
+            # A key of the operator has no mode, and no page on which its holder could create one.
+            remedy = (
+                "use another key"
+                if decision.mode is None
+                else f"create a new key at {self._keys_url}"
+            )
+            message = f"This API key expired at {format_instant(decision.expires_at)}: {remedy}."
             return ApiError("revoked_key", message, 403, quota=quota)
         if decision.verdict == "wrong_mode":
             message = (

@@ -56,7 +56,11 @@ class Claims:
         self._store = store
         self._provider = provider
         self._clock = clock
-        self._payments = SingleFlightCache[Payment](clock, self._get_ttl_ms)
+        # A paid claim is redeemed at once, so a refund that comes next must be seen.
+        self._payments = SingleFlightCache[Payment](
+            clock,
+            lambda one: 0 if isinstance(one, SettledPayment) else provider.pending_ttl_ms,
+        )
         self._redemptions = set[asyncio.Task[bool]]()
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
@@ -135,10 +139,6 @@ class Claims:
         if provider.mode is not None and origin != (provider.name, provider.mode):
             return FailedPayment(f"was started in {claim.mode} mode with another payment processor")
         return await call_provider(provider.fetch_payment(claim))
-
-    def _get_ttl_ms(self, payment: Payment) -> int:
-        # A paid claim is redeemed at once, so a refund that comes next must be seen.
-        return 0 if isinstance(payment, SettledPayment) else self._provider.pending_ttl_ms
 
 
 ClaimResult = ActiveClaim | PendingClaim

@@ -36,7 +36,7 @@ from serving.tool_runner import ToolRunner
 from store.access_rows import DayUsage
 from web.buy_pages import build_key_values
 from web.pages import build_page_route, redirect_to, render_page
-from web.sessions import HOME_PATH, MAX_CHOICE_CHARS, FormResponder, Sessions, Viewer
+from web.sessions import HOME_PATH, MAX_CHOICE_CHARS, Form, FormResponder, Sessions, Viewer
 
 CHART_DAYS = 30
 # In units of the SVG, whose width is the page's.
@@ -108,7 +108,6 @@ EXPIRY_DAYS: dict[str, int | None] = {
 }
 OVERLAP_HOURS = {str(hours): hours for hours in OVERLAP_CHOICES_HOURS}
 ChoiceT = TypeVar("ChoiceT", int, int | None)
-Form = dict[str, str]
 
 
 def build_api_access_routes(

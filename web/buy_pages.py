@@ -52,6 +52,7 @@ from web.sessions import (
     MAX_CHOICE_CHARS,
     MAX_EMAIL_CHARS,
     Cookie,
+    Form,
     PendingRequests,
     Sessions,
     Viewer,
@@ -183,7 +184,6 @@ PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 POLL_INTERVAL_S = 5
 MAX_CHECKS = CLAIM_POLL_DURATION_S // POLL_INTERVAL_S
 ORDER_FIELDS = {"billing": MAX_CHOICE_CHARS, EMAIL_FIELD: MAX_EMAIL_CHARS}
-Form = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from store.sql.operations import CommitSummary, StoreSize
 from web.api_access import CHART_DAYS, build_usage_chart, parse_id
 from web.buy_pages import build_key_values
 from web.pages import build_page_route, redirect_to, render_page
-from web.sessions import FORM_TOKEN_FIELD, Sessions, Viewer, check_form_token, read_form
+from web.sessions import Form, Sessions, Viewer
 
 # A run that ends later was not due at its minute :03: the service was down, or computes its past.
 CATCH_UP_MS = 600_000
@@ -193,14 +193,22 @@ def build_operations_routes(
 ) -> list[Route]:
     """Return the routes of the page and its forms; without a `doctor` it shows no checks."""
     pages = OperationsPages(access, runner.context, doctor)
-    require_owner = sessions.require_owner
     path = f"/{OPERATIONS_PATH}"
+    forms = {
+        f"{path}/checks": pages.begin_checks,
+        f"{path}/keys": pages.create_key,
+        KEY_PATH: pages.revoke_key,
+    }
+    fields = {"label": MAX_LABEL_CHARS}
     return [
-        build_page_route(path, runner, require_owner(pages.show)),
-        build_page_route(f"{path}/checks", runner, require_owner(pages.begin_checks), "POST"),
-        build_page_route(f"{path}/keys", runner, require_owner(pages.create_key), "POST"),
-        build_page_route(KEY_PATH, runner, require_owner(pages.confirm_revoke)),
-        build_page_route(KEY_PATH, runner, require_owner(pages.revoke_key), "POST"),
+        build_page_route(path, runner, sessions.require_owner(pages.show)),
+        build_page_route(KEY_PATH, runner, sessions.require_owner(pages.confirm_revoke)),
+        *(
+            build_page_route(
+                form, runner, sessions.require_form(respond, fields, is_owners=True), "POST"
+            )
+            for form, respond in forms.items()
+        ),
     ]
 
 
@@ -268,9 +276,8 @@ class OperationsPages:
             response.headers["Refresh"] = "4"
         return response
 
-    async def begin_checks(self, request: Request, viewer: Viewer) -> Response:
+    async def begin_checks(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Run all checks in the background, unless they run already, and return to the page."""
-        check_form_token(await read_form(request, FORM_TOKEN_FIELD), viewer)
         notices, now = await self._load_notices(), self._context.clock()
         if self._doctor is not None and not _is_checking(notices, now):
             await self._access.put_notice(Notice(BEGUN_NOTICE, "", now))
@@ -280,10 +287,8 @@ class OperationsPages:
             task.add_done_callback(self._checks.discard)
         return redirect_to(request, f"{OPERATIONS_PATH}#checks")
 
-    async def create_key(self, request: Request, viewer: Viewer) -> Response:
+    async def create_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Create a key of the operator and show it in the response to the form."""
-        form = await read_form(request, {**FORM_TOKEN_FIELD, "label": MAX_LABEL_CHARS})
-        check_form_token(form, viewer)
         try:
             api_key = await create_operator_key(
                 self._access, self._context.clock(), form.get("label", "").strip()
@@ -314,9 +319,8 @@ class OperationsPages:
             live_key=await self._get_key(request),
         )
 
-    async def revoke_key(self, request: Request, viewer: Viewer) -> Response:
+    async def revoke_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Revoke a key and return to the page."""
-        check_form_token(await read_form(request, FORM_TOKEN_FIELD), viewer)
         held = await self._get_key(request)
         await self._access.revoke_key(held.key.id, self._context.clock())
         return redirect_to(request, f"{OPERATIONS_PATH}#keys")

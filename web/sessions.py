@@ -196,7 +196,9 @@ class Viewer:
 
 FindViewer = Callable[[Request], Awaitable[Viewer | None]]
 ViewerResponder = Callable[[Request, Viewer], Awaitable[Response]]
-FormResponder = Callable[[Request, Viewer, dict[str, str]], Awaitable[Response]]
+# The text of a form's fields by name.
+Form = dict[str, str]
+FormResponder = Callable[[Request, Viewer, Form], Awaitable[Response]]
 # The field that the form of a session always has.
 FORM_TOKEN_FIELD = {"form_token": MAX_TOKEN_CHARS}
 # The page after signing in, relative to the service's root.
@@ -249,12 +251,16 @@ class Sessions:
         return check_and_respond
 
     def require_form(
-        self, respond: FormResponder, fields: Mapping[str, int] | None = None
+        self,
+        respond: FormResponder,
+        fields: Mapping[str, int] | None = None,
+        *,
+        is_owners: bool = False,
     ) -> Responder:
         """Wrap a responder to a form; redirect other methods to the API access page.
 
         `fields` are those of `read_form` besides the form token. The responder raises ApiError 403
-        if the form token is not this viewer's.
+        if the form token is not this viewer's. With `is_owners`, only the owner may send the form.
         """
 
         async def check_and_respond(request: Request, viewer: Viewer) -> Response:
@@ -264,7 +270,8 @@ class Sessions:
             check_form_token(form, viewer)
             return await respond(request, viewer, form)
 
-        return self.require_viewer(check_and_respond)
+        require = self.require_owner if is_owners else self.require_viewer
+        return require(check_and_respond)
 
 
 def refuse_key(request: Request, endpoint: str) -> None:
@@ -280,7 +287,7 @@ def refuse_key(request: Request, endpoint: str) -> None:
         )
 
 
-def check_form_token(form: dict[str, str], viewer: Viewer) -> None:
+def check_form_token(form: Form, viewer: Viewer) -> None:
     """Raise ApiError 403 if the form token is not this viewer's."""
     if not compare_digest(form.get("form_token", "").encode(), viewer.form_token.encode()):
         raise ApiError(
@@ -369,7 +376,7 @@ class SignInPages:
         self.sessions.cookie.set(response, session_token)
         return response
 
-    async def sign_out(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
+    async def sign_out(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """End the viewer's sessions and return to the sign-in page."""
         response = redirect_to(request, "sign-in")
         await self.sign_in.sign_out(self.sessions.cookie.read(request))

@@ -420,12 +420,11 @@ async def _has_lost_dispute(api: V1Services, charge: Charge) -> bool:
     disputes = await call_stripe(api.disputes.list_async({"charge": charge.id}), Listing[Dispute])
     if any(dispute.charge != charge.id for dispute in disputes.data):
         raise BillingError(f"Stripe: a dispute is not about charge {charge.id}")
-    for dispute in disputes.data:
-        # Not lost: inquiries ("warning_"), those won, and prevented ones of type "block", which
-        # took no money; other kinds of prevention refund the payment.
-        is_harmless = dispute.status == "won" or dispute.status.startswith("warning_")
-        if dispute.status == "prevented":
-            is_harmless = dispute.card_case_type == "block"
-        if not is_harmless:
-            return True
-    return False
+    # Not lost: inquiries ("warning_"), those won, and prevented ones of type "block", which took no
+    # money; other kinds of prevention refund the payment.
+    return any(
+        dispute.card_case_type != "block"
+        if dispute.status == "prevented"
+        else dispute.status != "won" and not dispute.status.startswith("warning_")
+        for dispute in disputes.data
+    )

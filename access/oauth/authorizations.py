@@ -1,5 +1,6 @@
 """Authorization requests: from a client's request to the code that it receives after consent."""
 
+import re
 import secrets
 from collections.abc import Sequence
 from urllib.parse import urlencode
@@ -12,7 +13,6 @@ from access.oauth.parameters import (
     OAuthClientError,
     OAuthError,
     UnreachableDocumentError,
-    check_challenge,
     check_resource,
     check_state,
     find_repeated,
@@ -67,7 +67,15 @@ class Authorizations:
             state = check_state(values.get("state"))
             if values.get("response_type") != "code":
                 raise OAuthError("unsupported_response_type", "response_type: must be code")
-            challenge = check_challenge(values)
+            if values.get("code_challenge_method") != "S256":
+                raise OAuthError("invalid_request", "code_challenge_method: must be S256 (PKCE)")
+            challenge = values.get("code_challenge", "")
+            if not re.fullmatch(r"[A-Za-z0-9_-]{43}", challenge):
+                raise OAuthError(
+                    "invalid_request",
+                    "code_challenge: must be the SHA-256 of the verifier in base64url, 43 "
+                    "characters",
+                )
             resource = f"{self._issuer}{RESOURCE_PATH}"
             check_resource(values.get("resource"), resource)
         except OAuthError as error:

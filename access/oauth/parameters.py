@@ -55,19 +55,6 @@ def _normalize(address: str) -> tuple[str, str | None, int | None, str]:
         return "", None, None, address
 
 
-def check_challenge(parameters: Mapping[str, str]) -> str:
-    """Return the PKCE challenge of an authorization request; OAuthError without a valid one."""
-    if parameters.get("code_challenge_method") != "S256":
-        raise OAuthError("invalid_request", "code_challenge_method: must be S256 (PKCE)")
-    challenge = parameters.get("code_challenge", "")
-    if not re.fullmatch(r"[A-Za-z0-9_-]{43}", challenge):
-        raise OAuthError(
-            "invalid_request",
-            "code_challenge: must be the SHA-256 of the verifier in base64url, 43 characters",
-        )
-    return challenge
-
-
 def check_state(state: str | None) -> str | None:
     """Return the state of an authorization request; OAuthError if it is too long or not ASCII."""
     if state is None or (len(state) <= MAX_STATE_CHARS and re.fullmatch(r"[\x20-\x7e]*", state)):
@@ -88,14 +75,14 @@ def matches_challenge(verifier: str, challenge: str) -> bool:
 
 OAuthErrorCode = Literal[
     "invalid_client",
+    "invalid_client_metadata",
     "invalid_grant",
+    "invalid_redirect_uri",
     "invalid_request",
     "invalid_target",
     "unsupported_grant_type",
     "unsupported_response_type",
 ]
-
-ClientErrorCode = Literal["invalid_client", "invalid_client_metadata", "invalid_redirect_uri"]
 
 
 class OAuthError(Exception):
@@ -112,17 +99,12 @@ class OAuthError(Exception):
         return 401 if self.error == "invalid_client" else 400
 
 
-class OAuthClientError(Exception):
+class OAuthClientError(OAuthError):
     """A client that cannot be used, or a registration that is refused.
 
     `error` is the code of RFC 6749 or RFC 7591. The message says what is accepted or what to do
     next, in the characters that `error_description` allows, and repeats no text of the client.
     """
-
-    def __init__(self, error: ClientErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
-        self.message = message
 
 
 class UnreachableDocumentError(OAuthClientError):
