@@ -24,7 +24,12 @@ from schemas.vocabulary import DAY_MS, Billing
 from store.access_rows import MembershipRow, SandboxSession
 from tests.access.test_maintenance import run_round
 from tests.doubles.stripe.records import Object, StripeRecords
-from tests.doubles.stripe.server import MONTHLY, StripeDouble, run_stripe_double
+from tests.doubles.stripe.server import (
+    MONTHLY,
+    DroppedResponse,
+    StripeDouble,
+    run_stripe_double,
+)
 from tests.store.sql.test_purchase_store import MEMBER
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import ManualClock, RunningService, open_loopback_socket
@@ -183,7 +188,7 @@ async def test_a_retry_after_a_lost_answer_opens_no_second_session(
 ) -> None:
     await shop.billing.check_prices()
     if is_dropped:
-        shop.stripe.drop(is_executed=True)
+        shop.stripe.respond(DroppedResponse, is_executed=True)
     else:
         shop.stripe.fail(500, is_executed=True)
     opened = await shop.open_checkout()

@@ -211,10 +211,6 @@ class StripeRecords:
         )
         return self.add_event("charge.dispute.created", dispute)
 
-    def set_up_portal(self) -> Object:
-        fields = {"active": True, "is_default": True}
-        return self._add("billing_portal.configuration", self._new_id("bpc"), **fields)
-
     def open_portal(self, customer: Object, return_url: str | None, address: str) -> Object:
         id_ = self._new_id("bps")
         return self._add(

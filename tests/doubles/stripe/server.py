@@ -118,17 +118,14 @@ class StripeApi:
         """Answer a request; a POST with a known idempotency key gets the first response again."""
         key = call.idempotency_key if call.method == "POST" else None
         try:
-            first, body = self._answered.get(key or "", (None, {}))
-            if first is None:
-                body = self._execute(call)
-            elif first != call:
-                message = "Keys for idempotent requests can only be used with the same parameters."
-                raise RefusalError(400, message, type="idempotency_error")
+            first, body = self._answered.get(key or "", (call, None))
+            assert first == call, "a repeated request has the same parameters"
+            body = body or self._execute(call)
         except RefusalError as refusal:
             return JSONResponse(refusal.body, refusal.status)
         if key is not None:
             self._answered[key] = (call, body)
-        return JSONResponse(body, headers={} if first is None else {"Idempotent-Replayed": "true"})
+        return JSONResponse(body)
 
     def _execute(self, call: ApiRequest) -> Object:
         """Execute a request and return a copy, so that later changes do not alter the response."""
@@ -152,10 +149,6 @@ class StripeApi:
             if name not in SESSION_PARAMETERS:
                 message = f"Received unknown parameter: {name}"
                 raise RefusalError(400, message, code="parameter_unknown", param=name)
-        for name in ("mode", "line_items", "success_url"):
-            if name not in given:
-                message = f"Missing required param: {name}."
-                raise RefusalError(400, message, code="parameter_missing", param=name)
         self._find("price", given["line_items"][0].get("price", ""), "line_items[0][price]")
         email = given.get("customer_email", "a@example.com")
         if "@" not in email or email.endswith("@refused.example.com"):
@@ -207,14 +200,6 @@ WEBHOOK_SECRET = "whsec_double"
 MONTHLY, YEARLY = "price_monthly", "price_yearly"
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A failure: status None drops the connection; `is_executed` if it follows the execution."""
-
-    status: int | None
-    is_executed: bool
-
-
 class DroppedResponse(Response):
     """A response during which the server closes the connection."""
 
@@ -234,10 +219,11 @@ class StripeDouble(StripeRecords):
         self.prices = {"monthly": MONTHLY, "yearly": YEARLY}
         self.add_price(MONTHLY, 129_00, "month")
         self.add_price(YEARLY, 1_199_00, "year")
-        self.set_up_portal()
+        portal = {"active": True, "is_default": True}
+        self._add("billing_portal.configuration", self._new_id("bpc"), **portal)
         self.requests: list[ApiRequest] = []
         self._api = StripeApi(self, self.api_key)
-        self._troubles: deque[Failure | Callable[[], Response]] = deque()
+        self._troubles: deque[tuple[Callable[[], Response], bool]] = deque()
         self._delays: dict[str, Callable[[], Awaitable[object]]] = {}
         self._open = asyncio.Event()
         self._open.set()
@@ -275,15 +261,18 @@ class StripeDouble(StripeRecords):
 
     def fail(self, status: int, *, times: int = 1, is_executed: bool = False) -> None:
         """Answer the next requests with a status, before or after executing them."""
-        self._troubles.extend([Failure(status, is_executed)] * times)
+        error = RefusalError(status, "An unknown error occurred.")
+        if status == 429:
+            error = RefusalError(429, "Request rate limit exceeded.", code="rate_limit")
+        # An executed request can be retried at once.
+        retry = "true" if is_executed else "false"
+        headers = {"Stripe-Should-Retry": retry, "Request-Id": "req_double"}
+        for _ in range(times):
+            self.respond(lambda: JSONResponse(error.body, status, headers), is_executed=is_executed)
 
-    def drop(self, *, times: int = 1, is_executed: bool = False) -> None:
-        """Drop the connection of the next requests, before or after executing them."""
-        self._troubles.extend([Failure(None, is_executed)] * times)
-
-    def respond(self, build: Callable[[], Response]) -> None:
-        """Answer the next request with any response, without executing it."""
-        self._troubles.append(build)
+    def respond(self, build: Callable[[], Response], *, is_executed: bool = False) -> None:
+        """Answer the next request with any response, without executing it or after that."""
+        self._troubles.append((build, is_executed))
 
     def hold(self) -> None:
         """Hold requests until `release`."""
@@ -330,19 +319,10 @@ class StripeDouble(StripeRecords):
             for path in [path for path in self._delays if call.path.startswith(path)]:
                 await self._delays.pop(path)()
             return answer
-        if not isinstance(trouble, Failure):
-            return trouble()
-        if trouble.is_executed:
+        build, is_executed = trouble
+        if is_executed:
             self._api.answer(call)
-        if trouble.status is None:
-            return DroppedResponse()
-        error = RefusalError(trouble.status, "An unknown error occurred.")
-        if trouble.status == 429:
-            error = RefusalError(429, "Request rate limit exceeded.", code="rate_limit")
-        # An executed request can be retried at once.
-        retry = "true" if trouble.is_executed else "false"
-        headers = {"Stripe-Should-Retry": retry, "Request-Id": "req_double"}
-        return JSONResponse(error.body, error.status, headers)
+        return build()
 
     async def _pay_page(self, request: Request) -> Response:
         session = self.objects[request.path_params["session"]]
