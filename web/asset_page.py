@@ -57,8 +57,8 @@ from serving.tool_runner import ToolRunner
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from web.board import BADGES, CLASS_NAMES, AssetPageQuery, parse_page_query, read_one_version
 from web.pages import build_page_route, format_minute, render_page, respond_with_page
-from web.price_texts import format_age, format_price
 from web.sessions import FindViewer
+from web.value_texts import format_age, format_price
 
 MAX_TICKS = 9
 HOURS_PER_TICK = (1, 3, 6, 12, 24, 48, 120, 168, 336)

@@ -51,7 +51,6 @@ from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
 from store.access_rows import normalize_email
 from store.sql.access_store import AccessStore
-from web.csv_text import render_csv
 from web.pages import (
     PRIVATE_HEADERS,
     build_page_route,
@@ -59,8 +58,8 @@ from web.pages import (
     render_page,
     respond_with_page,
 )
-from web.price_texts import build_path, format_age, format_percent, format_signed
 from web.sessions import Sessions, Viewer, refuse_key
+from web.value_texts import build_path, format_age, format_percent, format_signed, render_csv
 
 BoardTimeframe = Literal[Timeframe, "all"]
 SortColumn = Literal["asset", "score", "changed", "price", "change", "week", IndicatorId]  # type: ignore[valid-type]

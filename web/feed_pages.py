@@ -51,7 +51,6 @@ from serving.http import SENT_KEY_HASH, read_headers
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner
 from web.board import BADGES, CLASS_NAMES, read_page_arguments
-from web.csv_text import Cell, render_csv
 from web.pages import (
     MAX_ECHOED_CHARS,
     PRIVATE_HEADERS,
@@ -63,6 +62,7 @@ from web.pages import (
     respond_with_page,
 )
 from web.sessions import FindViewer, Sessions, Viewer, refuse_key
+from web.value_texts import Cell, render_csv
 
 # The links between pages set it, because another filter begins again at the first page.
 PAGING_ARGUMENT = "offset"

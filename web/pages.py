@@ -28,7 +28,7 @@ from serving.context import Context
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, prefers_html, read_headers
 from serving.tool_runner import ToolRunner
-from web.price_texts import format_percent, format_price
+from web.value_texts import format_percent, format_price
 
 MEDIA_TYPES = {
     "css": "text/css",

@@ -12,7 +12,7 @@ from rich.text import Text
 from schemas.vocabulary import STORED_KEYS, TIMEFRAMES, StoredKey, Timeframe
 from verifier.client import Answer, Json, parse_served_time
 from verifier.report import escape_unprintable
-from web.csv_text import Cell, render_csv
+from web.value_texts import Cell, render_csv
 
 STYLES = {
     "bullish": "green",

@@ -52,7 +52,7 @@ from tests.support.web_page import (
     read_page_files,
 )
 from web.board import BoardQuery, build_heat_map, load_board
-from web.price_texts import build_path, format_percent, format_signed
+from web.value_texts import build_path, format_percent, format_signed
 
 
 @pytest.mark.clause("pages")

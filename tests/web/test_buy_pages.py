@@ -32,7 +32,7 @@ from tests.support.web_page import (
     open_member_browser,
     run_second_service,
 )
-from web.price_texts import format_price
+from web.value_texts import format_price
 
 BUYER = "buyer@company.example.com"
 COOKIE = "signals_purchase"

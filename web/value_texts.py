@@ -1,6 +1,8 @@
-"""Prices and times as pages show them: numbers, percentages, sparklines and ages."""
+"""Values as texts: prices, percentages, sparklines and ages on pages, and tables as CSV files."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from schemas.vocabulary import HOUR_MS
@@ -58,3 +60,20 @@ def format_age(ms: int) -> str:
     if hours < 48:
         return f"{hours} h" if hours else "now"
     return f"{hours // 24} d"
+
+
+Cell = str | int | float | None
+# Spreadsheets run a cell that begins with one of these as a formula.
+FORMULA_MARKS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def render_csv(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> bytes:
+    """Return a table as CSV (RFC 4180) in UTF-8; None becomes an empty cell."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(header)
+    for row in rows:
+        # An apostrophe makes a text cell of a formula. Numbers stay numbers.
+        risky = [isinstance(cell, str) and cell.startswith(FORMULA_MARKS) for cell in row]
+        writer.writerow([f"'{cell}" if at else cell for cell, at in zip(row, risky, strict=True)])
+    return file.getvalue().encode()
