@@ -86,6 +86,8 @@ INSTRUCTIONS = (
     "the header Authorization: Bearer."
 )
 
+CONTENT_START = b'"content":[{"type":"text","text":"'
+
 log = structlog.get_logger("mcp")
 
 _CAPABILITIES = mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False))
@@ -249,10 +251,8 @@ class Dispatcher:
     def _render_tools_list(self, coverage: Coverage | None, has_views: bool) -> bytes:
         """Return the members of tools/list for a coverage; equal coverage gives equal bytes."""
         tools = [to_mcp_tool(tool, coverage) for tool in self._tools[has_views].values()]
-        tool_dicts = [
-            tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools
-        ]
-        return to_json({"tools": tool_dicts})[1:].encode()
+        listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+        return to_json({"tools": listed})[1:].encode()
 
 
 def _get_params(message: Message) -> Params:
@@ -291,11 +291,15 @@ def _build_tool_result(leg: Leg, result: CallResult, request_id: bytes | None) -
 
     `_meta` repeats the status and headers of the HTTP response, which a host does not pass on.
     """
-    # Concatenated from rendered bytes: a cached response is never parsed or serialized again.
+    # Rendered bytes: a cached response is never parsed or serialized again. They are not joined,
+    # because copying an unfiltered state takes longer than all the rest.
     response, error, quota, _ = result
-    members = response.result_members if error is None else response.error_members
+    # Hosts pass only the text or the object to the model, and they disagree on which.
+    members = [b'"}],"structuredContent":', response.text, b',"isError":false']
     meta = []
     if error is not None:
+        # structuredContent has to match the tool's output schema, which an error does not.
+        members = [b'"}],"isError":true']
         meta += [f'"signals/error":"{error.code}"', f'"signals/status":{error.status}']
         if error.retry_after_s is not None:
             meta.append(f'"signals/retry_after_seconds":{error.retry_after_s}')
@@ -303,7 +307,8 @@ def _build_tool_result(leg: Leg, result: CallResult, request_id: bytes | None) -
         meta.append(f'"signals/quota":{quota.to_json()}')
     if request_id is not None:
         meta.append(f'"signals/request_id":"{request_id.decode()}"')
-    return leg.result_start, *members, b',"_meta":{%b}}' % ",".join(meta).encode()
+    end = b',"_meta":{%b}}' % ",".join(meta).encode()
+    return leg.result_start, CONTENT_START, response.escaped, *members, end
 
 
 def _invalid_params_error(reason: str) -> RpcError:

@@ -8,7 +8,6 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from starlette.requests import Request
@@ -133,16 +132,19 @@ def build_oauth_routes(endpoints: OAuthEndpoints, runner: ToolRunner) -> list[Ro
         REGISTER_PATH: endpoints.register,
     }
     return [
-        *(Route(path, partial(_send_document, each)) for path, each in documents.items()),
+        *(
+            Route(
+                path,
+                JSONResponse(each, headers={"Cache-Control": CACHE_ONE_MINUTE}),
+                methods=["GET"],
+            )
+            for path, each in documents.items()
+        ),
         *(
             Route(path, guard_route(path, runner, post, on_error=_render_failure), methods=["POST"])
             for path, post in posts.items()
         ),
     ]
-
-
-async def _send_document(document: dict[str, object], request: Request) -> Response:
-    return JSONResponse(document, headers={"Cache-Control": CACHE_ONE_MINUTE})
 
 
 async def _read_form(request: Request) -> Mapping[str, str]:

@@ -233,10 +233,9 @@ def _build_responses(endpoint: Endpoint) -> JsonObject:
         if model is SignalsResponse:
             content["examples"] = {"sample": build_ref("examples", SAMPLE_NAME)}
         response: JsonObject = {"description": success.description}
-        if header_names and success.media_type:
-            response["headers"] = build_header_refs(header_names)
         if success.media_type:
-            response["content"] = {success.media_type: content}
+            headers = {"headers": build_header_refs(header_names)} if header_names else {}
+            response |= {**headers, "content": {success.media_type: content}}
         if model is CheckoutResponse:
             response["links"] = {"ClaimTheKey": CLAIM_LINK}
         successes[str(success.status)] = response

@@ -205,7 +205,12 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
             continue  # Some frameworks send null for every optional argument.
         if isinstance(value, Rejected):
             problems[name] = Problem(name, f"{name}: {value.problem}")
-        elif isinstance(value, str) and (fault := _find_text_fault(schema, value)):
+        elif isinstance(value, str) and (
+            (is_long := len(value) > schema.get("maxLength", len(value))) or not value.strip()
+        ):
+            # pydantic would accept it.
+            fault = "is empty, omit it or give a value"
+            fault = f"too long ({len(value)} characters)" if is_long else fault
             accepted = describe_accepted_values(schema)
             problems[name] = Problem(name, f"{name}: {fault}; accepted: {accepted}")
         elif schema.get("type") == "integer":
@@ -268,13 +273,6 @@ def unknown_indicator_problem(text: str, names: Iterable[str]) -> Problem:
     is_dexter = fold_name(text[:MAX_QUOTED_CHARS]) == "dexter"
     hint = f". {DEXTER_HINT}" if is_dexter else format_suggestion(text, names)
     return Problem("indicator", f"{message}{hint}", "unknown_indicator")
-
-
-def _find_text_fault(schema: Schema, text: str) -> str:
-    """Return what is wrong with a text that pydantic would accept; empty if nothing is."""
-    if len(text) > schema.get("maxLength", len(text)):
-        return f"too long ({len(text)} characters)"
-    return "" if text.strip() else "is empty, omit it or give a value"
 
 
 def describe_rejected_value(schema: Schema, value: Any) -> str:

@@ -12,7 +12,6 @@ from serving.json_text import escape_json
 MAX_CACHE_BYTES = 24_000_000
 # A cached response is counted with its key, and three times: plain, escaped and compressed.
 COPIES_PER_RESPONSE = 3
-CONTENT_START = b'"content":[{"type":"text","text":"'
 
 
 class ResponseBody:
@@ -35,20 +34,6 @@ class ResponseBody:
     def gzip_bytes(self) -> bytes:
         """The text compressed with gzip."""
         return gzip.compress(self.text, 6, mtime=0)
-
-    @property
-    def result_members(self) -> tuple[bytes, ...]:
-        """The members of a tool result except `_meta`, with the response as text and as object."""
-        # Hosts pass only one of the two to the model, and they disagree on which. The parts are
-        # not joined here, because copying an unfiltered state takes longer than all the rest.
-        between, end = b'"}],"structuredContent":', b',"isError":false'
-        return CONTENT_START, self.escaped, between, self.text, end
-
-    @property
-    def error_members(self) -> tuple[bytes, ...]:
-        """The members of a tool result with isError for an Error object, as text only."""
-        # structuredContent has to match the tool's output schema, which an error does not.
-        return CONTENT_START, self.escaped, b'"}],"isError":true'
 
 
 class ResponseCache:

@@ -24,7 +24,7 @@ from schemas.flips import (
 )
 from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, classify_change, format_instant
 from serving.argument_values import find_assets
-from serving.arguments import ArgumentError, Problem, ProblemCollector
+from serving.arguments import ArgumentError, Problem
 from serving.context import Context
 from serving.freshness import NO_CALL, build_freshness
 from serving.signal_rows import FeedQuery
@@ -203,36 +203,25 @@ def group_flips(
     return sorted(groups, key=lambda group: (group.score, group.latest_at), reverse=True)
 
 
-def _resolve_hours(query: FlipsQuery) -> int:
-    """Return the window's hours.
-
-    ArgumentError if they exceed the timeframe's maximum. A silently shortened window would look
-    like the requested one.
-    """
-    window = WINDOW_HOURS[query.timeframe]
-    hours = window.default if query.hours is None else query.hours
-    if hours > window.max:
-        raise ArgumentError(
-            Problem(
-                "hours",
-                f"hours: {hours} is above the maximum of {window.max} for timeframe "
-                f"{query.timeframe}; accepted: an integer from 1 to {window.max} with timeframe "
-                f"{query.timeframe}",
-            )
-        )
-    return hours
-
-
 async def _check_query(query: FlipsQuery, context: Context) -> int:
     """Return the window's hours; ArgumentError names bad hours and bad tickers."""
-    snapshot = None if query.ticker is None else await context.snapshot()
-    with ProblemCollector() as problems:
-        if snapshot is not None:
-            problems.attempt(
-                lambda text: find_assets(text, snapshot.assets, query.asset_class), query.ticker
-            )
-        hours = problems.attempt(lambda _: _resolve_hours(query), query.timeframe)
-    assert hours is not None
+    window, problems = WINDOW_HOURS[query.timeframe], list[Problem]()
+    hours = window.default if query.hours is None else query.hours
+    if query.ticker is not None:
+        assets = (await context.snapshot()).assets
+        try:
+            find_assets(query.ticker, assets, query.asset_class)
+        except ArgumentError as error:
+            problems += error.problems
+    # A silently shortened window would look like the requested one.
+    if hours > window.max:
+        text = (
+            f"hours: {hours} is above the maximum of {window.max} for timeframe {query.timeframe}; "
+            f"accepted: an integer from 1 to {window.max} with timeframe {query.timeframe}"
+        )
+        problems.append(Problem("hours", text))
+    if problems:
+        raise ArgumentError(*problems)
     return hours
 
 

@@ -404,17 +404,6 @@ async def test_pages_read_one_by_one_while_runs_commit_lose_and_repeat_no_row(
 TEXT = '{"note":"a \\"quoted\\" text, é, \\u2028, \\\\ and\\ttabs"}'.encode()
 
 
-def result_of(members: Iterable[bytes]) -> dict:
-    return json.loads(b"{%b}" % b"".join(members))
-
-
-def test_a_tool_result_has_the_response_as_text_and_as_structure():
-    result = result_of(ResponseBody(TEXT).result_members)
-    assert result["content"] == [{"type": "text", "text": TEXT.decode()}]
-    assert result["structuredContent"] == json.loads(TEXT)
-    assert result["isError"] is False
-
-
 def test_every_character_is_escaped_as_pythons_encoder_does():
     characters = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000, 97)]))
     plain = json.dumps(characters, ensure_ascii=False)
