@@ -100,8 +100,16 @@ class ForwardedForMiddleware:
         if self._is_trusted(_parse_hop(peer)):
             # The header has no usable port; 0 stands for unknown. No copy of the scope, because the
             # server logs what the app adds to it.
-            hops = forwarded.rsplit(",", MAX_HOPS)[-MAX_HOPS:]
-            scope["client"] = (self._find_client(peer, hops), 0)
+            scope["client"] = (peer, 0)
+            # Right to left: each proxy appends the address it saw, so everything to the left of the
+            # first untrusted hop was written by the client and can be forged.
+            for hop in reversed(forwarded.rsplit(",", MAX_HOPS)[-MAX_HOPS:]):
+                address = _parse_hop(hop)
+                if address is None:
+                    break
+                scope["client"] = (str(address), 0)
+                if not self._is_trusted(address):
+                    break
         elif (now := self._clock()) >= self._quiet_until:
             # Set before the await, so that concurrent requests write one notice.
             self._quiet_until = now + HOUR_MS
@@ -110,20 +118,6 @@ class ForwardedForMiddleware:
             except StoreError as error:
                 log.warning("notice_not_kept", notice=NOTICE_NAME, **describe_failure(error))
         await self._app(scope, receive, send)
-
-    def _find_client(self, peer: str, hops: list[str]) -> str:
-        """Return the nearest hop that is not a trusted proxy; a malformed hop ends the search."""
-        # Right to left: each proxy appends the address it saw, so everything to the left of the
-        # first untrusted hop was written by the client and can be forged.
-        client = peer
-        for hop in reversed(hops):
-            address = _parse_hop(hop)
-            if address is None:
-                break
-            client = str(address)
-            if not self._is_trusted(address):
-                break
-        return client
 
     def _is_trusted(self, address: IpAddress | None) -> bool:
         return address is not None and any(address in network for network in self._trusted)
