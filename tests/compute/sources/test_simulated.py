@@ -284,16 +284,6 @@ async def test_funding_is_small_follows_the_trend_and_at_times_shuts_the_gate():
     assert 0.002 < shut[True] / shut.total() < 0.15
 
 
-@pytest.mark.clause("sources")
-@pytest.mark.prove
-async def test_one_bar_in_a_thousand_never_exists():
-    source, gone, there = market(), 0, 0
-    for asset in packaged().assets[::5]:
-        bars = (await history(asset.ticker, 200, source)).bars
-        gone, there = gone + missing(asset.ticker, bars), there + len(bars)
-    assert 0.0007 < gone / there < 0.0013
-
-
 # At the 45th hour many are late together.
 @pytest.mark.clause("sources")
 @pytest.mark.parametrize(("begins", "ends"), [(40, 64), pytest.param(0, 72, marks=prove)])
