@@ -250,7 +250,11 @@ def read_rows_file(path: Path) -> list[Row]:
     """Return the rows of a file: answers of /signals, or rows, one JSON value or one per line."""
     try:
         text = path.read_text(encoding="utf-8")
-        rows = list(_iterate_rows(_parse_values(text)))
+        try:
+            values = [json.loads(text)]
+        except ValueError:
+            values = [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = list(_iterate_rows(values))
         for row in rows:
             check_row(row)
         return rows
@@ -259,13 +263,6 @@ def read_rows_file(path: Path) -> list[Row]:
             f"{path} cannot be read as rows of the feed: {error}. It may hold answers of "
             "/api/v1/signals, or rows, as one JSON value or as one on each line"
         ) from None
-
-
-def _parse_values(text: str) -> list[Any]:
-    try:
-        return [json.loads(text)]
-    except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def _iterate_rows(values: list[Any]) -> Iterator[Json]:

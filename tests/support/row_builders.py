@@ -176,11 +176,6 @@ def run_sql(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[A
         return connection.execute(sql, values).fetchall()
 
 
-def read_tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
-
-
 def make_call_group(key_hash: bytes, at: int) -> CallGroup:
     """Return a group of one call that arrived at a time (epoch ms)."""
     return CallGroup(key_hash, at // DAY_MS, 1, at)

@@ -21,10 +21,9 @@ from store.sql.market_store import MarketStore
 from store.sqlite import schema as sqlite_migrations
 from tests.support.row_builders import (
     make_full_batch,
-    read_tables,
     run_sql,
 )
-from tests.support.store_homes import SqliteHome, StoreHome
+from tests.support.store_homes import SqliteHome, StoreHome, read_tables
 
 pytestmark = pytest.mark.clause("store")
 
@@ -131,6 +130,7 @@ def write_migration(folder: Path, script: str) -> None:
 )
 async def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
     market: MarketStore,
+    home: StoreHome,
     path: Path,
     added_migration: tuple[str, ...],
     tmp_path: Path,
@@ -138,7 +138,7 @@ async def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
     reason: str,
 ) -> None:
     await market.commit(make_full_batch())
-    before = read_tables(path)
+    before = await read_tables(home)
     write_migration(tmp_path, f"CREATE TABLE added (id INTEGER);\n{script}")
     with pytest.raises(StoreError) as failure:
         sqlite_migrations.migrate(path, added_migration)
@@ -149,7 +149,7 @@ async def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
     assert "\n" not in message
     assert run_sql(path, "SELECT name FROM migrations") == APPLIED
     assert not run_sql(path, "SELECT name FROM sqlite_schema WHERE name = 'added'")
-    assert read_tables(path) == before
+    assert await read_tables(home) == before
     write_migration(tmp_path, "CREATE TABLE added (id INTEGER);")
     sqlite_migrations.migrate(path, added_migration)
     assert run_sql(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
@@ -172,18 +172,22 @@ m.migrate(Path(sys.argv[1]), (*m.MARKET_MIGRATIONS, "market_9999"))
 
 @pytest.mark.prove
 async def test_a_migration_that_is_killed_leaves_nothing_half_done(
-    market: MarketStore, path: Path, added_migration: tuple[str, ...], tmp_path: Path
+    market: MarketStore,
+    home: StoreHome,
+    path: Path,
+    added_migration: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
     await market.commit(make_full_batch())
     await market.close()
-    before = read_tables(path)
+    before = await read_tables(home)
     command = (sys.executable, "-c", KILLED, str(path), str(tmp_path / "package"))
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
     assert await process.wait() == -signal.SIGKILL
-    assert read_tables(path) == before
+    assert await read_tables(home) == before
     assert run_sql(path, "SELECT name FROM migrations") == APPLIED
     sqlite_migrations.migrate(path, added_migration)
-    assert read_tables(path) == before
+    assert await read_tables(home) == before
     assert run_sql(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
 
 
