@@ -150,14 +150,12 @@ def _reshape_bars(bar: Columns, turns: int) -> Columns:
 
 
 def _invert_order(order: Rows) -> Rows:
-    """Return the inverse of a permutation."""
     inverse = np.empty_like(order)
     inverse[order] = np.arange(len(order))
     return inverse
 
 
 def _select_bars(bar: Columns, chosen: Rows | slice) -> Columns:
-    """Return the chosen bars in the same type of columns."""
     kind = cast(Callable[..., Columns], type(bar))
     return kind(*(column[chosen] for column in bar))
 

@@ -399,7 +399,6 @@ class HourlyPipeline:
         return batch
 
     async def _wait_for_commit(self) -> None:
-        """Wait until the commit in progress has ended."""
         # `wait` does not raise its error; `_run_batches` does.
         if self._commit_task is not None:
             await asyncio.wait([self._commit_task])

@@ -165,5 +165,4 @@ class Stepper:
         return changes, readings
 
     def _locate(self, cell: Cell) -> tuple[int, int]:
-        """Return the row and column of a cell."""
         return self.row_by_series[cell[:2]], self.stored_keys.index(cell.key)

@@ -306,7 +306,6 @@ class FileBars:
         return int(compute_close_time(self.open_time[index : index + 1], self.period_s)[0])
 
     def _count_closed(self, until: int) -> int:
-        """Return how many bars close by a time."""
         # A bar closes at the first full period that is at least a period after it opens.
         last_open = (until // self.period_s - 1) * self.period_s
         return int(np.searchsorted(self.open_time, last_open, side="right"))

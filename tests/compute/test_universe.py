@@ -85,7 +85,6 @@ def of_class(universe: Universe, asset_class: str) -> list[Asset]:
 
 
 def lasting(asset: Asset) -> list[Listing]:
-    """Return the listings of an asset that have not ended."""
     return [listing for listing in asset.listings if listing.until is None]
 
 

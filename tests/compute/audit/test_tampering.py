@@ -110,7 +110,6 @@ async def copy_files(home: SqliteHome, folder: Path) -> AsyncIterator[StoreHome]
 
 
 async def fill_database(server: str, key_file: Path) -> str:
-    """Fill a database; return its name."""
     async with make_postgres_home(server) as home:
         await fill_store(home, key_file)
         url = await create_database(server, home.address.rpartition("/")[2])
@@ -124,7 +123,6 @@ async def copy_filled_database(server: str, name: str) -> AsyncIterator[StoreHom
 
 
 def list_ways(findings: Sequence[str]) -> set[str]:
-    """Return the ways by which findings were found."""
     return {name for name, pattern in PATTERNS.items() if any(map(pattern.search, findings))}
 
 

@@ -46,7 +46,6 @@ def open_service(
 
 @pytest.fixture
 async def live(open_service: Open) -> AsyncIterator[LiveService]:
-    """The service after its first start."""
     async with open_service() as one:
         await one.start()
         yield one

@@ -78,7 +78,6 @@ def add_bars(alpaca: VenueDouble, *symbols: str, bars: Sequence[RawBar] = ()) ->
 
 
 def list_symbols(alpaca: VenueDouble) -> list[list[str]]:
-    """Return the symbols of each request for bars, in order."""
     requests = [request.query for request in alpaca.requests]
     return [query["symbols"].split(",") for query in requests if "symbols" in query]
 

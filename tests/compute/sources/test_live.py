@@ -388,7 +388,6 @@ async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_i
 
 
 def universe_with(ticker: str, **fields: object) -> Universe:
-    """Return the universe with other fields of one asset."""
     assets = [
         asset.model_copy(update=fields) if asset.ticker == ticker else asset
         for asset in UNIVERSE.assets
