@@ -12,7 +12,6 @@ from starlette.types import Receive, Scope, Send
 from mcp_server.chat_views import ChatViews
 from mcp_server.dispatcher import Dispatcher
 from mcp_server.jsonrpc import (
-    Message,
     RpcError,
     format_error_response,
     parse_message,
@@ -74,10 +73,15 @@ class McpEndpoint:
         # Until the body is read, by the headers.
         leg = MODERN if version == MODERN_HEADER else LEGACY
         try:
-            message = _read_request(body, version)
+            try:
+                message = parse_message(body)
+            except RpcError:
+                check_version(version)
+                raise
             # The body of a 202 is empty. A malformed notification is accepted too: JSON-RPC never
             # answers one, and none is executed. A response answers no request of this server.
-            if message is None:
+            if message is None or message.is_notification:
+                check_version(version)
                 status, headers = 202, []
             else:
                 leg = choose_leg(message, version)
@@ -91,19 +95,3 @@ class McpEndpoint:
             status = leg.statuses.get(error.code, error.status)
             parts = (format_error_response(error, has_null_id=leg.has_null_id),)
         await respond(scope, send, status, headers, *parts)
-
-
-def _read_request(body: bytes, version: bytes | None) -> Message | None:
-    """Parse a body; return None for a notification or a response, which get no answer.
-
-    Raise RpcError if the body is malformed or no leg serves the version in the headers.
-    """
-    try:
-        message = parse_message(body)
-    except RpcError:
-        check_version(version)
-        raise
-    if message is None or message.is_notification:
-        check_version(version)
-        return None
-    return message

@@ -2,7 +2,7 @@
 
 import json
 from codecs import BOM_UTF8
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import mcp_types
 
@@ -97,10 +97,6 @@ def format_error_response(error: RpcError, *, has_null_id: bool = True) -> bytes
     return to_utf8(to_json({"jsonrpc": "2.0", **rpc_id, "error": body}))
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; raise RpcError if a name occurs twice."""
     # Parsers disagree on which of two equal names counts, so a gateway that checks tool names
@@ -110,9 +106,8 @@ def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-_DECODER = json.JSONDecoder(
-    parse_constant=_refuse_constant, object_pairs_hook=_reject_duplicate_names
-)
+# int() raises ValueError for NaN and Infinity, which are not JSON.
+_DECODER = json.JSONDecoder(parse_constant=int, object_pairs_hook=_reject_duplicate_names)
 
 
 def _invalid_request_error(reason: str, request_id: RequestId = None) -> RpcError:

@@ -8,6 +8,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from starlette.requests import Request
@@ -38,6 +39,7 @@ REVOKE_PATH = "/oauth/revoke"
 SERVER_METADATA_PATH = "/.well-known/oauth-authorization-server"
 MAX_FORM_FIELDS = 30
 FORM = "application/x-www-form-urlencoded"
+BAD_METADATA: Final = "invalid_client_metadata"
 # RFC 6749 requires both.
 NO_STORE_HEADERS = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
@@ -72,8 +74,15 @@ class OAuthEndpoints:
         body = await read_body(request.scope, request.receive)
         try:
             if not is_json(request.headers.get("content-type", "").encode("latin-1")):
-                raise OAuthClientError("invalid_client_metadata", "Send the metadata as JSON.")
-            client = await self.clients.register(_parse_json(body), _get_address(request))
+                raise OAuthClientError(BAD_METADATA, "Send the metadata as JSON.")
+            if has_json_excess(body):
+                raise OAuthClientError(BAD_METADATA, f"The body has {JSON_EXCESS}.")
+            try:
+                metadata = json.loads(body.decode())
+            except ValueError:
+                message = "The body must be a JSON object in UTF-8."
+                raise OAuthClientError(BAD_METADATA, message) from None
+            client = await self.clients.register(metadata, _get_address(request))
         except OAuthClientError as error:
             return _render_error(400, error.error, error.message)
         return JSONResponse(describe_registration(client), 201, NO_STORE_HEADERS)
@@ -176,17 +185,6 @@ async def _read_form(request: Request) -> Mapping[str, str]:
         # The secret means nothing, as none is issued.
         form["client_id"] = unquote_plus(text.partition(":")[0])
     return form
-
-
-def _parse_json(body: bytes) -> object:
-    message = "The body must be a JSON object in UTF-8."
-    if has_json_excess(body):
-        message = f"The body has {JSON_EXCESS}."
-        raise OAuthClientError("invalid_client_metadata", message)
-    try:
-        return json.loads(body.decode())
-    except ValueError:
-        raise OAuthClientError("invalid_client_metadata", message) from None
 
 
 def _get_address(request: Request) -> str:
