@@ -1,11 +1,8 @@
 """API keys and their daily quota on a real store."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +11,10 @@ from access.keys import MAX_LOOP_TURNS, Caller, QuotaGuard, hash_key, identify_k
 from schemas.errors import ApiError
 from schemas.usage import Quota
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_rows import CallGroup, CountedGroup, KeyRow
+from store.access_rows import CallGroup, CountedGroup
 from store.errors import StoreError
-from store.opening import open_sqlite_access
 from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock, OperatorKeys
-from tests.support.sandbox_shop import read_files
 from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("access")
@@ -28,49 +23,6 @@ pytestmark = pytest.mark.clause("access")
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
-
-
-@pytest.fixture
-async def operator_keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OperatorKeys]:
-    store = await open_sqlite_access(tmp_path / "access.db")
-    yield OperatorKeys(store, clock)
-    await store.close()
-
-
-@pytest.mark.clause("5.3")
-async def test_a_key_is_32_random_bytes_that_the_store_never_sees(
-    operator_keys: OperatorKeys, tmp_path: Path
-) -> None:
-    made = {await operator_keys.create("agent") for _ in range(20)}
-    assert len(made) == 20
-    assert all(re.fullmatch(r"ek_[A-Za-z0-9_-]{43}", key) for key in made)
-    on_disk = read_files(tmp_path)
-    assert not any(key.encode() in on_disk for key in made)
-    assert all(sha256(key.encode()).digest() in on_disk for key in made)
-
-
-@pytest.mark.clause("3.5.3", "3.5.5", "5.27")
-async def test_a_key_is_revoked_once_and_for_good(
-    operator_keys: OperatorKeys, clock: ManualClock
-) -> None:
-    await operator_keys.create("agent")
-    (made,) = await operator_keys.list()
-    assert made == KeyRow(made.id, "agent", clock.now, None)
-    clock.now += 5
-    assert await operator_keys.revoke(made.id)
-    revoked_at = clock.now
-    clock.now += 5
-    assert await operator_keys.revoke(made.id)
-    assert not await operator_keys.revoke(made.id + 1)
-    assert [key.revoked_at for key in await operator_keys.list()] == [revoked_at]
-
-
-@pytest.mark.parametrize("label", ["", "x" * 121, "two\nlines", "bell\x07"])
-async def test_a_bad_label_is_refused_in_one_line(operator_keys: OperatorKeys, label: str) -> None:
-    with pytest.raises(ValueError, match=r"^a label must have 1 to 120 printable characters$"):
-        await operator_keys.create(label)
-    await operator_keys.create("é" * 120)
-    assert [key.label for key in await operator_keys.list()] == ["é" * 120]
 
 
 WELL_FORMED = "ek_" + "A" * 43
@@ -196,6 +148,15 @@ def list_admitted_counts(outcomes: Sequence[Caller | BaseException]) -> list[int
             isinstance(outcome, ApiError) and outcome.code == "rate_limited"
         ), outcome
     return [one.quota.used_today for one in outcomes if isinstance(one, Caller)]
+
+
+@OVER_ONE_STORE
+@pytest.mark.parametrize("label", ["", "x" * 121, "two\nlines", "bell\x07"])
+async def test_a_bad_label_is_refused_in_one_line(keys: OperatorKeys, label: str) -> None:
+    with pytest.raises(ValueError, match=r"^a label must have 1 to 120 printable characters$"):
+        await keys.create(label)
+    await keys.create("é" * 120)
+    assert [key.label for key in await keys.list()] == ["é" * 120]
 
 
 @OVER_ONE_STORE

@@ -10,7 +10,6 @@ import pytest
 from access.billing.provider import BillingError, SettledPayment, SubscriptionStatus
 from access.keys import generate_key, hash_key
 from access.members import (
-    MAX_LIVE_KEYS,
     MAX_NEW_KEYS_PER_DAY,
     MAX_WATCHED,
     MemberBilling,
@@ -104,28 +103,6 @@ async def test_a_member_creates_working_keys_without_a_second_purchase(
     assert (hash_key(api_key) in stored, api_key[3:].encode() in stored) == (True, False)
     counter.shop.clock.now += DAY_MS
     assert [held.used for held in (await counter.get_plan()).keys] == [0, 0]
-
-
-@pytest.mark.clause("5.13", "5.27")
-async def test_a_membership_has_five_live_keys_and_one_more_for_each_that_is_revoked(
-    counter: Counter,
-) -> None:
-    first = await counter.buy()
-    plan = await counter.get_plan()
-    membership, own = plan.membership.id, plan.keys[0].key.id
-    made = [counter.members.create(MINE, membership, f"key {n}") for n in range(6)]
-    came = await asyncio.gather(*made, return_exceptions=True)
-    assert sum(isinstance(one, str) for one in came) == MAX_LIVE_KEYS - 1
-    assert {one.status for one in came if isinstance(one, ApiError)} == {409}
-    await counter.members.revoke(MINE, membership, own)
-    assert await counter.get_verdict(first) == "revoked"
-    await counter.members.create(MINE, membership, "instead of the first")
-    await assert_refused(counter.members.create(MINE, membership, "more"), 409, "Revoke a key")
-    await counter.buy()
-    (other,) = {plan.membership.id for plan in await counter.members.list_plans(MINE)} - {
-        membership
-    }
-    assert await counter.members.create(MINE, other, "of the other plan")
 
 
 async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(

@@ -270,17 +270,6 @@ async def test_requests_are_stored_as_sent_and_listed_oldest_first(desk: Sandbox
     ]
 
 
-@pytest.mark.clause("4.13.8")
-async def test_the_next_request_of_an_address_replaces_the_first_whole(desk: SandboxShop) -> None:
-    await put(desk, operator="ACME", use_case="One thing")
-    desk.clock.now += 5000
-    assert await put(desk, contact_email="ANN@EXAMPLE.COM", use_case="Another") == "updated"
-    row = AccessRequestRow(
-        "ann@example.com", None, None, "Another", None, created_at=NOON, updated_at=NOON + 5000
-    )
-    assert await desk.store.list_access_requests() == [row]
-
-
 @pytest.mark.clause("4.13.12")
 async def test_requests_are_refused_while_too_many_wait_for_an_answer(desk: SandboxShop) -> None:
     await put(desk)
@@ -295,19 +284,6 @@ async def test_requests_are_refused_while_too_many_wait_for_an_answer(desk: Sand
     assert "not stored" in error.message
     assert await put(desk, use_case="Another") == "updated"
     assert len(await desk.store.list_access_requests()) == MAX_REQUESTS
-
-
-@pytest.mark.clause("4.13.2", "4.13.10", "7.14")
-async def test_a_bad_address_is_refused_before_the_attempt_is_counted(desk: SandboxShop) -> None:
-    for _ in range(30):
-        with pytest.raises(ApiError) as refused:
-            await put(desk, contact_email="nobody")
-        assert refused.value.status == 400
-    for _ in range(30):
-        await put(desk)
-    with pytest.raises(ApiError) as refused:
-        await put(desk)
-    assert (refused.value.status, refused.value.retry_after_s) == (429, 600)
 
 
 @pytest.mark.clause("4.11.2")
