@@ -173,7 +173,7 @@ class ConsentPages:
         action = form.get("action")
         if action == "deny":
             # Whoever knows the id can deny: a visitor who cannot sign in must be able to leave.
-            return self._send_back(await self.authorizations.deny(pending.id))
+            return self._send_back(await self.authorizations.deny(pending))
         if action not in ("allow", "allow_as_owner"):
             raise invalid_parameter_error(
                 "action: is missing or not accepted; accepted: allow, deny. Open the page again."
@@ -189,7 +189,7 @@ class ConsentPages:
                 )
             if viewer is not None and viewer.is_owner:
                 check_form_token(form, viewer)
-            return self._send_back(await self.authorizations.approve(pending.id, None))
+            return self._send_back(await self.authorizations.approve(pending, None))
         if viewer is None:
             return redirect_to(request, build_consent_path(pending))
         check_form_token(form, viewer)
@@ -201,7 +201,7 @@ class ConsentPages:
         if plan is None:
             return redirect_to(request, build_consent_path(pending))
         try:
-            return self._send_back(await self.authorizations.approve(pending.id, plan))
+            return self._send_back(await self.authorizations.approve(pending, plan))
         except ApiError as error:
             if error.status != 409:
                 raise

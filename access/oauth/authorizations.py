@@ -99,15 +99,15 @@ class Authorizations:
         id_hash = hash_key(request_id)
         return await self._store.oauth.find_request(request_id, id_hash, self._oldest())
 
-    async def approve(self, request_id: str, plan: MemberPlan | None) -> str:
+    async def approve(self, request: PendingAuthorization, plan: MemberPlan | None) -> str:
         """Approve a request for a member's plan; return the address to redirect the browser to.
 
         None is for the owner of a loopback service: the caller has checked that the request comes
         from the owner's machine, and the connection is a key of the operator, without a plan.
 
-        The key is created when the client exchanges the code. Raise ApiError 404 if the request is
-        not pending, 409 if the plan is not live or has reached a limit on keys (the request then
-        stays pending).
+        The key is created when the client exchanges the code. Raise ApiError 404 if the request was
+        answered or has expired, 409 if the plan is not live or has reached a limit on keys (the
+        request then stays pending).
         """
         if plan is not None and not plan.is_live:
             raise _conflict_error("This membership has ended or belongs to another billing mode.")
@@ -117,27 +117,19 @@ class Authorizations:
                 f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. A connection is a key: revoke one "
                 "that you no longer use under Settings, API access, or try again tomorrow."
             )
-        request = await self._get_pending(request_id)
         code = f"ac_{secrets.token_urlsafe(32)}"
         membership_id = None if plan is None else plan.membership.id
-        approval = hash_key(request_id), hash_key(code), self._clock(), membership_id
+        approval = hash_key(request.id), hash_key(code), self._clock(), membership_id
         if not await self._store.oauth.approve_request(*approval, self._oldest()):
             raise _not_pending_error()
         return self._build_redirect(request.redirect_uri, request.state, {"code": code})
 
-    async def deny(self, request_id: str) -> str:
-        """Deny a request; return the address to redirect to. Raise ApiError 404 if not pending."""
-        request = await self._get_pending(request_id)
-        if not await self._store.oauth.deny_request(hash_key(request_id)):
+    async def deny(self, request: PendingAuthorization) -> str:
+        """Deny a request; return the address to redirect to. ApiError 404 if it was answered."""
+        if not await self._store.oauth.deny_request(hash_key(request.id)):
             raise _not_pending_error()
         failure = {"error": "access_denied", "error_description": "The user denied access."}
         return self._build_redirect(request.redirect_uri, request.state, failure)
-
-    async def _get_pending(self, request_id: str) -> PendingAuthorization:
-        request = await self.find_pending(request_id)
-        if request is None:
-            raise _not_pending_error()
-        return request
 
     async def _find_client(self, values: dict[str, str], repeated: set[str]) -> OAuthClient:
         """Return the client of a request, which may use the request's redirect URI."""

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,11 +100,9 @@ async def test_a_service_that_accepts_no_documents_says_so(tmp_path: Path) -> No
 async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> None:
     served = host.served
     plan = await buy_plan(served.access, served.clock)
-    request_id = await host.begin()
-    pending = await host.authorizations.find_pending(request_id)
-    assert pending is not None
+    pending = await host.begin()
     assert (pending.client_name, pending.redirect_host) == ("Hand", "127.0.0.1")
-    answer = read_answer(await host.authorizations.approve(request_id, plan))
+    answer = read_answer(await host.authorizations.approve(pending, plan))
     assert (answer["state"], answer["iss"]) == ("a state", served.base_url)
     response = await host.exchange(answer["code"])
     assert response.headers["cache-control"] == "no-store"
@@ -414,12 +411,15 @@ async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandCli
     answer = read_answer(await authorizations.deny(denied))
     assert (answer["error"], answer["state"]) == ("access_denied", "a state")
     host.served.clock.now += HOUR_MS
-    for request_id in (approved, denied, expired, "unknown"):
+    for request_id in (approved.id, denied.id, expired.id, "unknown"):
         assert await authorizations.find_pending(request_id) is None
-        for decide in (partial(authorizations.approve, plan=None), authorizations.deny):
-            with pytest.raises(ApiError) as refused:
-                await decide(request_id)
-            assert refused.value.status == 404
+    for late in (
+        *(authorizations.approve(each, None) for each in (approved, denied, expired)),
+        *(authorizations.deny(each) for each in (approved, denied)),
+    ):
+        with pytest.raises(ApiError) as refused:
+            await late
+        assert refused.value.status == 404
 
 
 @pytest.mark.clause("10.8")
@@ -432,14 +432,14 @@ async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandCli
     check_refused(answers[-1], 400, "invalid_grant")
     plan = await find_plan(served.access, served.clock)
     assert (len(plan.live_keys), plan.has_room) == (MAX_LIVE_KEYS, False)
-    request_id = await host.begin()
+    pending = await host.begin()
     with pytest.raises(ApiError) as refused:
-        await host.authorizations.approve(request_id, plan)
+        await host.authorizations.approve(pending, plan)
     assert refused.value.status == 409
     # The member revokes a key and goes on with the same request.
     await served.access.revoke_key(plan.live_keys[0].key.id, served.clock())
     plan = await find_plan(served.access, served.clock)
-    answer = read_answer(await host.authorizations.approve(request_id, plan))
+    answer = read_answer(await host.authorizations.approve(pending, plan))
     assert (await host.exchange(answer["code"])).status_code == 200
 
 
@@ -487,14 +487,14 @@ async def test_a_revoked_key_gets_401_before_its_body_is_read(served: RunningSer
 
 
 async def test_no_secret_is_stored_in_clear(host: HandClient) -> None:
-    request_id = await host.begin()
-    code = read_answer(await host.authorizations.approve(request_id, None))["code"]
+    pending = await host.begin()
+    code = read_answer(await host.authorizations.approve(pending, None))["code"]
     first = (await host.exchange(code)).json()
     tokens = (await host.refresh(first["refresh_token"])).json()
     folder = host.served.access._engine.path.parent
     stored = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
     assert host.client_id.encode() in stored
-    for secret in (request_id, code, *(each[name] for each in (first, tokens) for name in TOKENS)):
+    for secret in (pending.id, code, *(each[name] for each in (first, tokens) for name in TOKENS)):
         assert secret.encode() not in stored
 
 

@@ -16,7 +16,7 @@ from access.oauth.authorizations import Authorizations
 from access.purchases import Claims
 from access.throttle import DEFAULT_LIMIT, Throttle
 from schemas.vocabulary import Clock
-from store.access_rows import ClaimRow, MembershipRow
+from store.access_rows import ClaimRow, MembershipRow, PendingAuthorization
 from store.sql.access_store import AccessStore
 from tests.support.running_service import RunningService
 
@@ -98,14 +98,16 @@ class HandClient:
             "/oauth/authorize", params=self.build_request(**changed)
         )
 
-    async def begin(self, **changed: str | None) -> str:
-        """Send an authorization request; return the id that the consent page gets."""
+    async def begin(self, **changed: str | None) -> PendingAuthorization:
+        """Send an authorization request; return the one that the consent page finds."""
         response = await self.authorize(**changed)
         assert response.status_code == 303, response.text
         target = urlsplit(response.headers["location"])
         assert target.path == "/oauth/consent"
         (request_id,) = parse_qs(target.query)["request"]
-        return request_id
+        pending = await self.authorizations.find_pending(request_id)
+        assert pending is not None
+        return pending
 
     async def get_code(self, plan: MemberPlan | None = None, **changed: str | None) -> str:
         """Let a member approve a request, or the owner without a plan; return the code."""

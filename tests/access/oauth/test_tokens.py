@@ -24,7 +24,7 @@ from access.oauth.tokens import (
 )
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError
-from store.access_rows import OAuthClient
+from store.access_rows import OAuthClient, PendingAuthorization
 from store.sql.access_store import AccessStore
 from tests.support.oauth_client import (
     CALLBACK,
@@ -73,10 +73,14 @@ class Process:
         self.issuer = TokenIssuer(store, clients, clock, issuer=issuer)
         self.access_tokens = AccessTokens(store, clock, issuer=issuer)
 
-    async def get_code(self, plan: MemberPlan | None = None) -> str:
+    async def begin(self) -> PendingAuthorization:
         target = await self.authorizations.begin([*REQUEST.items()], "192.0.2.1")
-        request_id = read_answer(target)["request"]
-        return read_answer(await self.authorizations.approve(request_id, plan))["code"]
+        pending = await self.authorizations.find_pending(read_answer(target)["request"])
+        assert pending is not None
+        return pending
+
+    async def get_code(self, plan: MemberPlan | None = None) -> str:
+        return read_answer(await self.authorizations.approve(await self.begin(), plan))["code"]
 
     async def exchange(self, code: str, **changed: str) -> Tokens | OAuthError:
         form = {"grant_type": "authorization_code", "code": code, "code_verifier": VERIFIER}
@@ -240,12 +244,11 @@ async def test_a_connection_lives_until_a_grant_is_used_after_its_grace(
 
 @pytest.mark.clause("10.7")
 async def test_one_of_several_decisions_on_a_request_counts(processes: list[Process]) -> None:
-    target = await processes[0].authorizations.begin([*REQUEST.items()], "192.0.2.1")
-    request_id = read_answer(target)["request"]
+    pending = await processes[0].begin()
 
     async def decide(one: Authorizations, is_allowed: bool) -> str:
         try:
-            return await (one.approve(request_id, None) if is_allowed else one.deny(request_id))
+            return await (one.approve(pending, None) if is_allowed else one.deny(pending))
         except ApiError as error:
             return str(error.status)
 
