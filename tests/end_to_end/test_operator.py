@@ -311,9 +311,7 @@ def test_make_serve_builds_history_at_the_first_start_only(tmp_path):
     second, printed = serve_until_ready(checkout, port)
     assert not [line for line in printed if "building history" in line]
     print(f"\nmake serve, ready after: first start {first:.1f} s, second start {second:.1f} s")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", int(port)))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", int(port))):
         refused = subprocess.run(
             ["make", "--silent", "serve"],
             cwd=checkout,

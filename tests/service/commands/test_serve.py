@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -395,12 +396,10 @@ ARGUMENTS = {
 
 @pytest.mark.prove
 async def test_memory_does_not_grow_over_a_day_of_runs_and_calls(market):
-    made = await asyncio.to_thread(run_signals, market, "keys", "create", "--label", "tests")
-    headers = {"X-Api-Key": made.stdout.strip()}
     clock = MovedClock(stored(market)[0] + 60_000)
     async with (
         served_here(market, clock) as (address, _),
-        httpx.AsyncClient(headers=headers) as client,
+        httpx.AsyncClient(headers=await key_of(market)) as client,
     ):
         tracemalloc.start()
         try:
@@ -413,7 +412,8 @@ async def test_memory_does_not_grow_over_a_day_of_runs_and_calls(market):
 async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, address: str) -> int:
     """Return the allocated bytes after an hour was computed and all tools were called."""
     clock.now_ms += HOUR_MS
-    await computed(client, address, clock.now_ms)
+    due = format_instant(clock.now_ms // HOUR_MS * HOUR_MS + 180_000)
+    await until_state(client, address, lambda meta: meta["as_of"] >= due)
     for tool, _ in product(TOOLS, range(CALLS_AN_HOUR)):
         for arguments in ARGUMENTS.get(tool.name, [{}]):
             call = {"name": tool.name, "arguments": arguments}
@@ -422,17 +422,6 @@ async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, addre
             assert not answer.raise_for_status().json()["result"]["isError"]
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
-
-
-async def computed(client: httpx.AsyncClient, address: str, now_ms: int) -> None:
-    """Wait for the run of the hour that contains a time."""
-    due = format_instant(now_ms // HOUR_MS * HOUR_MS + 180_000)
-    async with asyncio.timeout(120):
-        while True:
-            state = await client.get(f"{address}/state")
-            if state.raise_for_status().json()["meta"]["as_of"] >= due:
-                return
-            await asyncio.sleep(0.02)
 
 
 BEHIND_H = 50
@@ -444,20 +433,26 @@ def serve_at_once(monkeypatch):
     monkeypatch.setattr(computing, "MAX_CATCH_UP_WAIT_S", 0.01)
 
 
+async def until_state(
+    client: httpx.AsyncClient, address: str, is_so: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Return the meta of the first state that is so."""
+    async with asyncio.timeout(120):
+        while True:
+            answer = await client.get(f"{address}/state")
+            meta: dict[str, Any] = answer.raise_for_status().json()["meta"]
+            if is_so(meta):
+                return meta
+            await asyncio.sleep(0.01)
+
+
+def is_current(meta: dict[str, Any]) -> bool:
+    return not meta.get("stale", False)
+
+
 async def key_of(folder) -> dict[str, str]:
     made = await asyncio.to_thread(run_signals, folder, "keys", "create", "--label", "tests")
     return {"X-Api-Key": made.stdout.strip()}
-
-
-async def until_current(client: httpx.AsyncClient, address: str, headers: dict[str, str]) -> str:
-    """Return the as_of of the first response that is not stale."""
-    async with asyncio.timeout(120):
-        while True:
-            answer = await client.get(f"{address}/state", headers=headers)
-            meta = answer.raise_for_status().json()["meta"]
-            if not meta.get("stale", False):
-                return str(meta["as_of"])
-            await asyncio.sleep(0.01)
 
 
 def in_the_thread_that_steps() -> bool:
@@ -469,20 +464,22 @@ def in_the_thread_that_steps() -> bool:
 async def test_responses_are_stale_while_it_catches_up_and_live_after(market, serve_at_once):
     computed, _ = stored(market)
     clock, may_step = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
-    headers = await key_of(market)
 
     def on_read() -> None:
         if in_the_thread_that_steps():
             may_step.wait(30)
 
     clock.on_read = on_read
-    async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
+    async with (
+        served_here(market, clock) as (address, _),
+        httpx.AsyncClient(headers=await key_of(market)) as client,
+    ):
         try:
-            before = await client.get(f"{address}/state", headers=headers)
+            before = await client.get(f"{address}/state")
             kept = stored(market)[0]
         finally:
             may_step.set()
-        after = await until_current(client, address, headers)
+        after = (await until_state(client, address, is_current))["as_of"]
     assert (kept, before.json()["meta"].get("stale", False)) == (computed, True)
     assert after > before.json()["meta"]["as_of"]
     assert stored(market)[0] == computed + BEHIND_H * HOUR_MS
@@ -493,7 +490,6 @@ async def test_responses_are_stale_while_it_catches_up_and_live_after(market, se
 async def test_a_catch_up_that_fails_while_serving_is_retried(market, serve_at_once, capsys):
     computed, _ = stored(market)
     clock, may_fail = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
-    headers = await key_of(market)
 
     def on_read() -> None:
         if in_the_thread_that_steps() and not may_fail.is_set():
@@ -501,10 +497,13 @@ async def test_a_catch_up_that_fails_while_serving_is_retried(market, serve_at_o
             raise OSError("the disk is gone")
 
     clock.on_read = on_read
-    async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
+    async with (
+        served_here(market, clock) as (address, _),
+        httpx.AsyncClient(headers=await key_of(market)) as client,
+    ):
         await wait_for_output(capsys, "Still catching up: ")
         may_fail.set()
-        await until_current(client, address, headers)
+        await until_state(client, address, is_current)
     assert "run_failed" in capsys.readouterr().out
     assert stored(market)[0] == computed + BEHIND_H * HOUR_MS
 

@@ -35,6 +35,11 @@ LOST = r"signals_access|signals\.db-access.*restore a backup, or run `signals ke
 LOST_MARKET = r"signals\.db\), but .*restore a backup .*`signals log restart`"
 
 
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+
+
 async def start(settings: Settings) -> None:
     async with open_both(settings):
         pass
@@ -55,9 +60,8 @@ def replace(path: Path) -> None:
 )
 @pytest.mark.prove
 async def test_a_start_without_its_keys_is_refused_until_the_operator_accepts_it(
-    tmp_path: Path, harm: Callable[[Path], None]
+    tmp_path: Path, harm: Callable[[Path], None], settings: Settings
 ):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     await start(settings)
     await start(settings)
     harm(settings.access_path)
@@ -96,8 +100,7 @@ async def test_a_start_without_its_keys_is_refused_on_postgres(database: str, ha
         await start(settings)
 
 
-async def test_a_start_that_was_killed_between_the_two_stores_continues(tmp_path: Path):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+async def test_a_start_that_was_killed_between_the_two_stores_continues(settings: Settings):
     migrate(settings.access_path, ACCESS_MIGRATIONS)
     await start(settings)
     await assert_stores_belong_together(settings)
@@ -105,9 +108,8 @@ async def test_a_start_that_was_killed_between_the_two_stores_continues(tmp_path
 
 @pytest.mark.parametrize("trace", ["key of the log", "lock", "keys", "both"])
 async def test_a_start_without_its_market_data_is_refused_until_the_operator_begins_anew(
-    tmp_path: Path, trace: str
+    tmp_path: Path, trace: str, settings: Settings
 ):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
     async with open_both(settings) as (market, access):
         await build_log_signer(settings, market, lambda: 0).sign()
         if trace == "lock":
@@ -130,8 +132,7 @@ async def test_a_start_without_its_market_data_is_refused_until_the_operator_beg
         assert (await market.feed_log.checkpoint()).refusal is None
 
 
-async def test_new_market_data_belong_to_the_keys_that_are_there(tmp_path: Path):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+async def test_new_market_data_belong_to_the_keys_that_are_there(settings: Settings):
     await start(settings)
     settings.market_path.unlink()
     await start(settings)
@@ -158,8 +159,9 @@ async def test_simulated_and_live_data_share_their_keys_in_either_order(
             assert len(await access.list_keys()) == 1
 
 
-async def test_a_market_store_without_the_id_of_its_keys_gets_it_at_the_next_start(tmp_path: Path):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+async def test_a_market_store_without_the_id_of_its_keys_gets_it_at_the_next_start(
+    settings: Settings,
+):
     await start(settings)
     settings.access_path.unlink()
     migrate(settings.access_path, ACCESS_MIGRATIONS)
@@ -181,8 +183,9 @@ def list_modes(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-async def test_only_the_owner_may_use_any_file_of_the_stores(tmp_path: Path, umask: int):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+async def test_only_the_owner_may_use_any_file_of_the_stores(
+    tmp_path: Path, umask: int, settings: Settings
+):
     before = os.umask(umask)
     try:
         async with open_both(settings) as (_, access):
@@ -210,8 +213,9 @@ async def test_only_the_owner_may_use_any_file_of_the_stores(tmp_path: Path, uma
     await start(Settings(database_url=SecretStr(moved)))
 
 
-async def test_files_that_others_could_read_are_taken_from_them_and_that_is_logged(tmp_path: Path):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+async def test_files_that_others_could_read_are_taken_from_them_and_that_is_logged(
+    tmp_path: Path, settings: Settings
+):
     await start(settings)
     settings.access_path.chmod(0o664)
     with capture_logs() as lines:
@@ -226,8 +230,7 @@ async def test_files_that_others_could_read_are_taken_from_them_and_that_is_logg
     assert (lines, list_modes(tmp_path)["signals.db-access"]) == ([], 0o400)
 
 
-async def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path):
-    settings = Settings(database_url=SecretStr(f"sqlite:///{tmp_path}/signals.db"))
+async def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path, settings: Settings):
     with closing(sqlite3.connect(settings.access_path)) as db:
         db.execute("CREATE TABLE other (id)")
     settings.access_path.chmod(0o644)

@@ -120,11 +120,7 @@ async def test_no_text_of_a_user_becomes_a_label(operated_service: Operated):
     text = (await operated_service.client.get("/metrics")).text
     for sent in ("NVDA", "made_up", EMAIL, served.api_key, "127.0.0.1"):
         assert sent not in text
-    assert {labels["tool"] for labels in labels_of(text) if "tool" in labels} == set(CALL_NAMES)
-
-
-def labels_of(text: str) -> list[dict[str, str]]:
-    return [s.labels for f in text_string_to_metric_families(text) for s in f.samples]
+    assert {dict(labels).get("tool") for _, labels in samples(text)} == {None, *CALL_NAMES}
 
 
 @pytest.mark.prove
@@ -279,15 +275,11 @@ async def test_the_lag_of_a_blocked_loop_is_sampled():
         assert await asyncio.wait_for(samples.get(), 10) >= 0.02
 
 
-def taken_port() -> socket.socket:
-    taken = socket.socket()
-    taken.bind(("127.0.0.1", 0))
-    taken.listen()
-    return taken
-
-
 def test_an_occupied_default_port_is_skipped_with_a_warning_and_port_0_without_one():
-    with taken_port() as taken, structlog.testing.capture_logs() as logged:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        structlog.testing.capture_logs() as logged,
+    ):
         settings = Settings.model_construct(_fields_set=set(), metrics_port=taken.getsockname()[1])
         with open_metrics_server(settings) as server:
             assert server.listener is None
@@ -299,7 +291,7 @@ def test_an_occupied_default_port_is_skipped_with_a_warning_and_port_0_without_o
 
 
 def test_an_occupied_configured_port_fails_in_one_line():
-    with taken_port() as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = Settings.read({"SIGNALS_METRICS_PORT": str(port)})
         with pytest.raises(SettingsError, match="set SIGNALS_METRICS_PORT") as caught:
@@ -307,18 +299,10 @@ def test_an_occupied_configured_port_fails_in_one_line():
     assert re.fullmatch(rf"cannot listen on 127.0.0.1 port {port}: [^\n]+", str(caught.value))
 
 
-def test_the_shared_folder_is_deleted_at_the_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(MULTIPROCESS_VARIABLE, raising=False)
-    with open_shared_metrics_folder() as folder:
-        assert folder.is_dir()
-        (folder / "counter_1.db").touch()
-    assert not folder.exists()
-    assert MULTIPROCESS_VARIABLE not in os.environ
-
-
 def test_folders_of_killed_services_are_removed_and_others_stay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
+    monkeypatch.delenv(MULTIPROCESS_VARIABLE, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     abandoned, other = tmp_path / "signals-metrics-1", tmp_path / "other"
     link, aimed = tmp_path / "signals-metrics-2", tmp_path / "aimed"
@@ -331,6 +315,9 @@ def test_folders_of_killed_services_are_removed_and_others_stay(
             *(first, second, other, link, aimed)
         }
         assert (aimed / "counter_1.db").exists()
+        (first / "counter_1.db").touch()
+    assert {*tmp_path.iterdir()} == {other, link, aimed}
+    assert MULTIPROCESS_VARIABLE not in os.environ
 
 
 def fail_runs(failing: c_bool) -> None:
