@@ -27,6 +27,12 @@ pytestmark = pytest.mark.clause("operation", "sources")
 NASTY = "\x1b[2Jtwo\nlines\ttabs\x7f\x9b\u202e\\ ünïcode 漢"
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> None:
+    """A complete store in the folder of the test."""
+    create_store(tmp_path)
+
+
 def with_store(folder: Path, work: Callable[[AccessStore], Awaitable[object]]) -> None:
     """Call a function with the access store of a folder, which then has a complete store."""
     create_store(folder)
@@ -117,8 +123,8 @@ def test_prune_deletes_expired_rows_and_prints_how_many(tmp_path):
 
 
 @pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
+@pytest.mark.usefixtures("store")
 def test_a_listing_of_a_damaged_file_is_one_line(tmp_path, command):
-    create_store(tmp_path)
     (tmp_path / "signals.db-access").write_bytes(b"not a database" * 100)
     done = run_signals(tmp_path, *command)
     assert (done.returncode, done.stdout) == (1, "")
@@ -135,8 +141,8 @@ def test_a_listing_of_a_damaged_file_is_one_line(tmp_path, command):
         ("90", "expires 20"),
     ],
 )
+@pytest.mark.usefixtures("store")
 def test_a_key_is_created_with_an_expiry_that_the_list_shows(tmp_path, value, expected):
-    create_store(tmp_path)
     run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", value)
     (key,) = list_rows(tmp_path, "keys", "list")
     assert key["status"].startswith(expected)
@@ -165,15 +171,15 @@ def test_a_value_that_is_not_accepted_is_refused_with_the_accepted_forms(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("store")
 def test_a_key_cannot_be_created_expired(tmp_path):
-    create_store(tmp_path)
     done = run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", "2020-01-01")
     assert (done.returncode, done.stdout) == (2, "")
     assert "must expire later than now" in only_line(done.stderr)
 
 
+@pytest.mark.usefixtures("store")
 def test_a_rotated_key_expires_and_its_successor_is_printed(tmp_path):
-    create_store(tmp_path)
     run_signals(tmp_path, "keys", "create", "--label", "own")
     done = run_signals(tmp_path, "keys", "rotate", "1", "--overlap", "0")
     assert re.fullmatch(r"ek_[A-Za-z0-9_-]{43}", only_line(done.stdout))
@@ -203,8 +209,8 @@ def test_the_operator_sees_the_calls_of_a_key(tmp_path):
 
 
 @pytest.mark.clause("13.1")
+@pytest.mark.usefixtures("store")
 def test_a_sign_in_link_is_printed_alone_and_leads_to_the_services_address(tmp_path):
-    create_store(tmp_path)
     done = run_signals(tmp_path, "sign-in", base_url="https://signals.example", billing="off")
     assert re.fullmatch(r"https://signals\.example/sign-in/sl_[\w-]{43}\n", done.stdout)
     assert "within 15 minutes" in done.stderr
@@ -223,8 +229,8 @@ def test_no_sign_in_link_is_made_without_a_store_of_this_version(tmp_path):
 
 
 @pytest.mark.clause("13.12")
+@pytest.mark.usefixtures("store")
 def test_a_persons_data_and_mails_are_printed_or_erased(tmp_path):
-    create_store(tmp_path)
     run_sql(
         tmp_path / "signals.db-access",
         "INSERT INTO access_requests (contact_email, use_case, created_at, updated_at) "
