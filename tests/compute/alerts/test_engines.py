@@ -267,18 +267,6 @@ def test_an_action_goes_out_at_most_once_in_twenty_candles(rule: str):
 
 
 @pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.5", "8.44")
-@pytest.mark.parametrize(("after_h", "is_out"), [(20 * 24 - 1, False), (20 * 24, True)])
-def test_twenty_daily_candles_are_twenty_days_although_a_market_closes(after_h: int, is_out: bool):
-    # Friday the 24th and its Fridays: weekends count, so 20 days end on a Thursday.
-    friday = 4 * 24
-    said = fires((friday, "LONG"), (friday + 72, "LONG"))
-    out = in_hours(Publisher("1d").run(said, MONDAY + (friday + after_h) * HOUR_S))
-    late = [(friday + after_h, "LONG", friday + 72)] * is_out
-    assert out == [(friday, "LONG", friday), *late]
-
-
-@pytest.mark.clause("indicators")
 def test_if_two_alerts_fall_due_in_one_hour_the_one_of_the_older_bar_drops_the_other():
     # Stepped in one late run, both go out at one hour, so their windows end together.
     publisher = Publisher("4h")
@@ -289,24 +277,6 @@ def test_if_two_alerts_fall_due_in_one_hour_the_one_of_the_older_bar_drops_the_o
     ]
     out = publisher.run([*together, *fires((12, "CLOSE"), (16, "LONG"))], MONDAY + 400 * HOUR_S)
     assert in_hours(out) == [(8, "LONG", 0), (8, "CLOSE", 4), (88, "CLOSE", 12)]
-
-
-@pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.6")
-def test_a_held_alert_goes_out_at_an_hour_without_any_bar():
-    publisher = Publisher("4h")
-    publisher.run(fires((0, "LONG"), (76, "LONG")), MONDAY + 76 * HOUR_S)
-    assert publisher.due_hour == MONDAY + 80 * HOUR_S
-    assert in_hours(publisher.run([], MONDAY + 79 * HOUR_S)) == []
-    assert in_hours(publisher.run([], MONDAY + 85 * HOUR_S)) == [(80, "LONG", 76)]
-    assert publisher.due_hour is None
-
-
-@pytest.mark.clause("indicators")
-def test_a_restarted_publisher_keeps_the_cooldown_of_published_actions():
-    publisher = Publisher("4h", {"LONG": find_nominal_time(MONDAY) + 7})
-    out = publisher.run(fires((40, "LONG"), (44, "CLOSE")), MONDAY + 80 * HOUR_S)
-    assert in_hours(out) == [(44, "CLOSE", 44)]
 
 
 # How long after the first one an action comes again, and whether it is published at once.

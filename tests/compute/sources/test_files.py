@@ -247,25 +247,13 @@ async def test_an_asset_with_only_a_daily_file_has_daily_bars(tmp_path: Path, un
     assert source.find_next_close("IBM", START + 3 * DAY_S) is None
 
 
-async def test_a_repeated_or_infinite_settlement_is_counted(tmp_path: Path, universe: Universe):
-    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
-    rates = [(START + 9, float("inf")), (START, 0.01), (START, 0.01)]
-    write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
-    source = FilesSource(tmp_path, universe)
-    assert source.rejected_counts == {
-        "a rate is NaN or infinite": 1,
-        "settlement time is repeated": 1,
-    }
-    assert (await source.fetch("BTC", -1, START + DAY_S)).funding.rate.tolist() == [0.01]
-
-
 @pytest.mark.prove
 def test_rows_with_a_fault_are_logged_once_per_file_and_reason(tmp_path: Path, universe: Universe):
     count = 2 * CHUNK_ROWS + 5
     bars = [(START + n * HOUR_S, 1.0, 1.0, 2.0, 1.0, 0.0) for n in range(count)]
     first, second = make_bars("BTC", [START, START + 60])
     write_bars(tmp_path, "BTC", [*bars, first, second, first])
-    rates = [(9, float("inf")), (8, float("nan")), (7, 0.01)]
+    rates = [(9, float("inf")), (8, float("nan")), (7, 0.01), (7, 0.01)]
     write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
     with structlog.testing.capture_logs() as logged:
         source = FilesSource(tmp_path, universe)
@@ -273,15 +261,17 @@ def test_rows_with_a_fault_are_logged_once_per_file_and_reason(tmp_path: Path, u
         ("row_rejected", "BTC_1h.csv", "high is below low"),
         ("row_rejected", "BTC_1h.csv", "open time is repeated"),
         ("row_rejected", "BTC_1h.csv", "opens less than an hour after its predecessor"),
+        ("row_rejected", "BTC_funding.csv", "settlement time is repeated"),
         ("row_rejected", "BTC_funding.csv", "a rate is NaN or infinite"),
     ]
     assert [(row["rows"], row["first_ts"]) for row in logged] == [
         (count, START),
         (1, START),
         (1, START + 60),
+        (1, 7),
         (2, 8),
     ]
-    assert source.rejected_counts.total() == count + 4
+    assert source.rejected_counts.total() == count + 5
 
 
 def test_files_are_loaded_with_any_case_of_their_ending_and_packed_by_gzip(
