@@ -423,24 +423,6 @@ async def test_a_refund_whose_event_arrives_during_the_claim_leaves_no_working_k
     assert held.ended_reason == "the payment was refunded in full"
 
 
-async def test_a_cancellation_during_a_claim_while_stripe_fails_gives_no_key(
-    shop: StripeShop,
-) -> None:
-    opened = await shop.open_and_pay()
-
-    async def cancel() -> None:
-        shop.stripe.fail(500)
-        event = shop.stripe.cancel_subscription(shop.stripe.subscription_of(opened.session))
-        assert (await shop.send_event(event)).status_code == 200
-
-    shop.stripe.delay_answer("charges", cancel)
-    answer = await shop.post_claim(opened.claim_token)
-    assert (answer.status_code, answer.json()["status"]) == (200, "pending")
-    assert (await shop.served.keys.list())[1:] == []
-    answer = await shop.post_claim(opened.claim_token)
-    assert (answer.status_code, "is over" in answer.json()["message"]) == (404, True)
-
-
 async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.set_status(bought.subscription, "past_due")

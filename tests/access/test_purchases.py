@@ -21,7 +21,6 @@ from access.billing.provider import (
     describe_purchase,
 )
 from access.keys import QuotaGuard, hash_key
-from access.maintenance import handle_webhook
 from access.purchases import generate_claim_token
 from access.throttle import Limit
 from schemas.errors import ApiError
@@ -300,28 +299,6 @@ async def test_a_repeated_claim_of_a_refunded_payment_says_so(
     assert f"start again with POST {BASE_URL}/api/v1/access/checkout." in refusal.message
     shop.restart_with(NoBilling())
     assert "contact the operator" in (await shop.claim_refused(token)).message
-
-
-@pytest.mark.clause("3.5.5")
-async def test_a_webhook_between_check_and_commit_of_a_claim_ends_its_membership(
-    held: tuple[SandboxShop, HeldProvider],
-) -> None:
-    shop, billing = held
-    token = await shop.open_paid_checkout(billing)
-
-    async def refund() -> None:
-        billing.statuses["sub_cs_1"] = SubscriptionStatus(
-            ended_reason="the payment was refunded", is_final=True
-        )
-        await handle_webhook(shop.store, billing, shop.clock, b"cus_cs_1", None)
-
-    shop.store.before_redeeming = refund
-    refusal = await shop.claim_refused(token)
-    assert (refusal.status, await shop.store.is_event_handled("evt_1")) == (409, True)
-    assert "the payment was refunded" in refusal.message
-    (key,) = await shop.store.list_keys()
-    assert key.revoked_at == shop.clock.now
-    assert await shop.store.list_open_memberships("held") == []
 
 
 @pytest.mark.parametrize("failure", [BillingError("timed out"), RuntimeError("a bug")])

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +37,10 @@ ADDRESS = "192.0.2.7"
 BASE_URL = "http://127.0.0.1:8000"
 
 
-class HeldProvider:
+class HeldProvider(Provider):
     """A Provider whose checks wait until `released` is set, and then return `payments`.
 
-    Checks of memberships wait for `status_released` and return `statuses`. The payload of a webhook
-    is the customer that it names.
+    Checks of memberships wait for `status_released` and return `statuses`.
     """
 
     has_portal = True
@@ -97,41 +96,11 @@ class HeldProvider:
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         return f"https://pay.test/{member.customer}"
 
-    async def check_portal(self) -> None:
-        pass
-
-    async def verify_event(self, payload: bytes, signature: str | None) -> tuple[str, str | None]:
-        return "evt_1", payload.decode()
-
-    async def check_prices(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
 
 class LookupCountingStore(AccessStore):
-    """An access store that counts lookups of claims, and can run something before two writes."""
+    """An access store that counts lookups of claims."""
 
     lookups = 0
-    before_creating: Callable[[], Awaitable[None]] | None = None
-    before_redeeming: Callable[[], Awaitable[None]] | None = None
-
-    async def create_claim(self, claim: ClaimRow) -> None:
-        if self.before_creating is not None:
-            await self.before_creating()
-        await super().create_claim(claim)
-
-    async def redeem_claim(
-        self,
-        claim: ClaimRow,
-        membership: MembershipRow,
-        key_hash: bytes | None,
-        redeemed_at: int,
-    ) -> bool:
-        if self.before_redeeming is not None:
-            await self.before_redeeming()
-        return await super().redeem_claim(claim, membership, key_hash, redeemed_at)
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         claim = await super().find_claim(token_hash)
