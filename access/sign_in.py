@@ -100,8 +100,8 @@ class SignIn:
         await self._request_throttle.take_attempt(address)
         return normalized, await self._reserve_mail(normalized, address)
 
-    async def redeem_link(self, link_token: str) -> str:
-        """Exchange a link for a session and return the session's token.
+    async def redeem_link(self, link_token: str) -> tuple[str, bool]:
+        """Exchange a link for a session; return the session's token, and whether it is the owner's.
 
         Raise ApiError 404 if the link was used before, has expired or is unknown.
         """
@@ -116,7 +116,7 @@ class SignIn:
                 "incomplete. Request a new one.",
                 404,
             )
-        return session_token
+        return session_token, email == OWNER
 
     async def find_session(self, session_token: str) -> SignInRow | None:
         """Return a session, None if it is unknown or has expired."""

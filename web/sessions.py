@@ -358,10 +358,9 @@ class SignInPages:
             title = "Sign in to Signals"
             return render_page(request, "sign_in_link.html", title=title, here="sign-in")
         await read_form(request, {})  # Rejects forms from other sites; ours has no field.
-        session_token = await self.sign_in.redeem_link(request.path_params["link_token"])
-        session = await self.sign_in.find_session(session_token)
+        session_token, is_owner = await self.sign_in.redeem_link(request.path_params["link_token"])
         # The page to see first: the owner's is the board, and a member's has the keys.
-        path = "" if session is not None and session.is_owner else HOME_PATH
+        path = "" if is_owner else HOME_PATH
         # The page after signing in is the connection that the link is for, if there is one.
         if (request_id := request.query_params.get("request")) is not None:
             pending = await self.pending.find(request_id)
