@@ -320,16 +320,13 @@ def test_folders_of_killed_services_are_removed_and_others_stay(
     assert MULTIPROCESS_VARIABLE not in os.environ
 
 
-def fail_runs(failing: c_bool) -> None:
-    Metrics((), failing).on_failing(True)
-
-
 def test_every_process_of_a_service_knows_of_failing_runs() -> None:
     settings = Settings(metrics_port=int(find_free_port()))
     with open_metrics_server(settings, is_shared=True) as server:
         worker = Metrics((), server.failing)
         assert not worker.are_runs_failing
-        computing = SPAWN_CONTEXT.Process(target=fail_runs, args=(server.failing,))
+        # A target of the library, because the module of this test takes seconds to load.
+        computing = SPAWN_CONTEXT.Process(target=setattr, args=(server.failing, "value", True))
         computing.start()
         computing.join()
         assert worker.are_runs_failing
