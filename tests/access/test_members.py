@@ -307,13 +307,6 @@ async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
     assert claim.session == "cs_2"
 
 
-async def test_concurrent_page_views_send_one_request(desk: Desk) -> None:
-    billing = desk.create_billing(within_s=10)
-    statuses = await asyncio.gather(*(billing.fetch_status(desk.membership) for _ in range(5)))
-    assert statuses == [IN_FORCE] * 5
-    assert desk.billing.fetch_count == 1
-
-
 NOW = 1_790_000_000_000
 ANN, BOB = "Ann@Example.com", "bob@example.com"
 
