@@ -39,6 +39,7 @@ pytestmark = pytest.mark.clause("endpoint")
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+OPTIONAL = ("timeframe", "indicator", "as_of")
 
 
 def describe_server(served):
@@ -86,7 +87,9 @@ async def test_initialize_offers_the_version_that_was_asked_for_if_it_is_served(
         assert result["protocolVersion"] == offered
     assert result["capabilities"] == {"tools": {"listChanged": False}}
     assert result["serverInfo"] == describe_server(served)
-    assert 0 < len(result["instructions"].encode()) < 1024
+    assert result["instructions"] == INSTRUCTIONS
+    assert len(INSTRUCTIONS.encode()) < 1024
+    assert "simulated" in INSTRUCTIONS
 
 
 @pytest.mark.parametrize(
@@ -106,10 +109,6 @@ async def test_equal_copies_of_the_version_header_count_as_one(served, header, i
     assert response.status_code == (200 if is_served else 400)
     # A refusal has the id of its request.
     assert ("result" in response.json(), response.json()["id"]) == (is_served, 1)
-
-
-def test_the_instructions_mention_simulated_data():
-    assert "simulated" in INSTRUCTIONS
 
 
 @pytest.mark.clause("4.14.1", "4.14.6")
@@ -358,7 +357,7 @@ async def test_a_bad_argument_is_refused_with_the_accepted_values(
     assert len(error["message"]) < 700
 
 
-@pytest.mark.clause("4.0.5", "4.0.6")
+@pytest.mark.clause("4.0.5", "4.0.6", "4.14.23", "4.14.24")
 @pytest.mark.parametrize(
     ("tool", "arguments", "named"),
     [
@@ -368,6 +367,16 @@ async def test_a_bad_argument_is_refused_with_the_accepted_values(
         (STATE, {"view": "a\n\u202eb"}, ['view: "a\\n\\u202eb" is not accepted']),
         (STATE, {"view": "ek_" + "k" * 43, "x": 1}, ['view: "ek_kkk..." is not', 'argument "x"']),
         (CATALOG, {"ticker": "BTCC", "x": 1}, ['"BTCC" (did you mean BTC (Bit', 'argument "x"']),
+        *((STATE, {"colour": one}, ['unknown argument "colour"']) for one in (None, "", "null")),
+        (
+            SIGNALS,
+            {"limit": "201", "offset": "-1"},
+            [
+                "limit: 201 is not accepted; accepted: an integer from 1 to 200",
+                "offset: -1 is not accepted",
+            ],
+        ),
+        (SIGNALS, {"limit": 0}, ["an integer from 1 to 200; omit it for the default."]),
     ],
 )
 async def test_values_are_quoted_as_json_and_every_bad_argument_is_named(
@@ -397,31 +406,28 @@ async def test_json_of_the_wrong_type_is_refused(served, arguments):
     assert error_of(await served.call(SIGNALS, arguments))["message"].startswith(*arguments)
 
 
-@pytest.mark.clause("4.14.23")
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-async def test_null_for_an_argument_means_that_it_is_left_out(served, tool):
-    nulls = dict.fromkeys(get_argument_schemas(tool.query))
-    given, meant = await served.call(tool.name, nulls), await served.call(tool.name, {})
+@pytest.mark.clause("4.14.16", "4.14.23", "4.14.24")
+@pytest.mark.parametrize(
+    ("tool", "sent", "meant"),
+    [
+        *((tool.name, dict.fromkeys(get_argument_schemas(tool.query)), {}) for tool in TOOLS),
+        *(
+            (STATE, {"ticker": "BTC"} | dict.fromkeys(OPTIONAL, blank), {"ticker": "BTC"})
+            for blank in ("", "  ", "null", "None")
+        ),
+        (STATE, '{"ticker": "BTC", "timeframe": "1d"}', {"ticker": "BTC", "timeframe": "1d"}),
+        (SIGNALS, {"limit": "2", "offset": "1"}, {"limit": 2, "offset": 1}),
+        (CONFLUENCE, {"min_agree": "1"}, {"min_agree": 1}),
+        (FLIPS, {"timeframe": "4h", "hours": "024"}, {"timeframe": "4h", "hours": 24}),
+    ],
+)
+async def test_what_frameworks_send_for_nothing_for_an_object_and_for_an_integer_is_understood(
+    served, tool, sent, meant
+):
+    given, expected = await served.call(tool, sent), await served.call(tool, meant)
     assert given["isError"] is False
     # The quota of usage differs from call to call.
-    if tool.name != USAGE:
-        assert given["structuredContent"] == meant["structuredContent"]
-
-
-@pytest.mark.clause("4.14.23")
-@pytest.mark.parametrize("text", ["", "  ", "null", "None"])
-async def test_a_text_that_frameworks_send_for_nothing_means_that_it_is_left_out(served, text):
-    sent = {"ticker": "BTC", "timeframe": text, "indicator": text, "as_of": text}
-    given, meant = await served.call(STATE, sent), await served.call(STATE, {"ticker": "BTC"})
-    assert given["structuredContent"] == meant["structuredContent"]
-    assert error_of(await served.call(STATE, {"colour": text}))["error"] == "invalid_parameter"
-
-
-@pytest.mark.clause("4.14.16")
-async def test_arguments_may_be_the_json_text_of_an_object(served):
-    given = await served.call(STATE, '{"ticker": "BTC", "timeframe": "1d"}')
-    meant = await served.call(STATE, {"ticker": "BTC", "timeframe": "1d"})
-    assert given["structuredContent"] == meant["structuredContent"]
+    assert tool == USAGE or given["structuredContent"] == expected["structuredContent"]
 
 
 TOO_DEEP = '{"a":' * 40 + "1" + "}" * 40
@@ -435,36 +441,6 @@ async def test_arguments_that_are_no_object_are_a_result_that_a_model_reads(serv
     assert error["error"] == "invalid_parameter"
     assert error["message"].startswith("arguments: ")
     assert error["message"].endswith("accepted: an object of arguments.")
-
-
-@pytest.mark.clause("4.14.23")
-async def test_null_for_an_unknown_argument_is_refused(served):
-    message = error_of(await served.call(STATE, {"colour": None}))["message"]
-    assert 'unknown argument "colour"' in message
-
-
-@pytest.mark.clause("4.14.24")
-@pytest.mark.parametrize(
-    ("tool", "text", "number"),
-    [
-        (SIGNALS, {"limit": "2", "offset": "1"}, {"limit": 2, "offset": 1}),
-        (CONFLUENCE, {"min_agree": "1"}, {"min_agree": 1}),
-        (FLIPS, {"timeframe": "4h", "hours": "024"}, {"timeframe": "4h", "hours": 24}),
-    ],
-)
-async def test_digits_are_accepted_for_an_integer(served, tool, text, number):
-    given, meant = await served.call(tool, text), await served.call(tool, number)
-    assert given["isError"] is False
-    assert given["structuredContent"] == meant["structuredContent"]
-
-
-@pytest.mark.clause("4.14.24")
-async def test_digits_are_bounded_like_the_integer(served):
-    message = error_of(await served.call(SIGNALS, {"limit": "201", "offset": "-1"}))["message"]
-    assert "limit: 201 is not accepted; accepted: an integer from 1 to 200" in message
-    assert "offset: -1 is not accepted" in message
-    message = error_of(await served.call(SIGNALS, {"limit": 0}))["message"]
-    assert message.endswith("an integer from 1 to 200; omit it for the default.")
 
 
 HIDDEN = "secret"
@@ -622,7 +598,4 @@ def test_values_are_parsed_as_they_were_written(is_ascii: bool) -> None:
 async def test_requests_of_older_revisions_get_the_recorded_bytes(tmp_path):
     async with run_service(tmp_path, make_coverage()) as served_alone:
         recorded = await record_bytes(served_alone)
-    expected = json.loads(FILE.read_text())
-    assert len(recorded) == len(expected)
-    for got, wanted in zip(recorded, expected, strict=True):
-        assert got == wanted
+    assert recorded == json.loads(FILE.read_text())

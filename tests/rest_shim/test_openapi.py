@@ -201,17 +201,6 @@ def test_every_error_is_the_error_object_except_for_protocol_errors():
                 assert f"#/components/schemas/{name}" in json.dumps(schema)
 
 
-def test_a_missing_key_is_documented_with_how_to_get_one():
-    response = DOCUMENT.response("GET", "/api/v1/state", 401)
-    validator = DOCUMENT.build_validator(response["content"]["application/json"]["schema"])
-    body = {"error": "missing_key", "message": "m", "docs": "http://h"}
-    access = {"steps": ["s"], "plan": "premium", "price_usd": {"monthly": 1, "yearly": 2}}
-    assert validator.is_valid({**body, "how_to_get_access": access})
-    assert not validator.is_valid(body)
-    assert not validator.is_valid({**body, "how_to_get_access": {}})
-    assert not validator.is_valid({**body, "how_to_get_access": access, "more": 1})
-
-
 @pytest.mark.parametrize("path", KEYED)
 def test_keyed_reads_accept_either_scheme_and_have_quota_headers(path):
     assert DOCUMENT.operation("GET", path)["security"] == [{"bearer": []}, {"apiKey": []}]
@@ -405,23 +394,23 @@ def body_validator(path):
 @pytest.mark.parametrize(
     ("path", "body", "is_valid"),
     [
-        ("checkout", {"contact_email": "a@example.org"}, True),
-        ("checkout", {"contact_email": "a@example.org", "billing": "yearly"}, True),
-        ("checkout", {"contact_email": "a@example.org", "agent_name": "x" * 120}, True),
-        ("checkout", {"contact_email": "a@example.org", "agent_name": "x" * 121}, False),
-        ("checkout", {"contact_email": "a@example.org", "billing": "weekly"}, False),
-        ("checkout", {"contact_email": "a@example.org", "bilinng": "yearly"}, False),
-        ("checkout", {"contact_email": "not an address"}, False),
-        ("checkout", {"contact_email": "a@example.org", "agent_name": None}, False),
-        ("checkout", {}, False),
-        ("claim", {"claim_token": "ct_a-B" + "A" * 40}, True),
-        ("claim", {"claim_token": "x" * 1000}, True),
-        ("claim", {"claim_token": "x" * 1001}, False),
-        ("claim", {"claim_token": ""}, False),
-        ("claim", {}, False),
-        ("request", {"contact_email": "a@example.org"}, True),
+        ("access/checkout", {"contact_email": "a@example.org"}, True),
+        ("access/checkout", {"contact_email": "a@example.org", "billing": "yearly"}, True),
+        ("access/checkout", {"contact_email": "a@example.org", "agent_name": "x" * 120}, True),
+        ("access/checkout", {"contact_email": "a@example.org", "agent_name": "x" * 121}, False),
+        ("access/checkout", {"contact_email": "a@example.org", "billing": "weekly"}, False),
+        ("access/checkout", {"contact_email": "a@example.org", "bilinng": "yearly"}, False),
+        ("access/checkout", {"contact_email": "not an address"}, False),
+        ("access/checkout", {"contact_email": "a@example.org", "agent_name": None}, False),
+        ("access/checkout", {}, False),
+        ("access/claim", {"claim_token": "ct_a-B" + "A" * 40}, True),
+        ("access/claim", {"claim_token": "x" * 1000}, True),
+        ("access/claim", {"claim_token": "x" * 1001}, False),
+        ("access/claim", {"claim_token": ""}, False),
+        ("access/claim", {}, False),
+        ("access-request", {"contact_email": "a@example.org"}, True),
         (
-            "request",
+            "access-request",
             {
                 "contact_email": "a@example.org",
                 "agent_name": "x" * 120,
@@ -431,19 +420,14 @@ def body_validator(path):
             },
             True,
         ),
-        ("request", {"contact_email": "a@example.org", "operator": "x" * 121}, False),
-        ("request", {"contact_email": "a@example.org", "use_case": "x" * 1001}, False),
-        ("request", {"contact_email": "a@example.org", "expected_volume": "x" * 121}, False),
-        ("request", {"operator": "x"}, False),
+        ("access-request", {"contact_email": "a@example.org", "operator": "x" * 121}, False),
+        ("access-request", {"contact_email": "a@example.org", "use_case": "x" * 1001}, False),
+        ("access-request", {"contact_email": "a@example.org", "expected_volume": "x" * 121}, False),
+        ("access-request", {"operator": "x"}, False),
     ],
 )
 def test_bodies_have_the_bounds_of_the_specification(path, body, is_valid):
-    paths = {
-        "checkout": "/api/v1/access/checkout",
-        "claim": "/api/v1/access/claim",
-        "request": "/api/v1/access-request",
-    }
-    assert body_validator(paths[path]).is_valid(body) is is_valid
+    assert body_validator(f"/api/v1/{path}").is_valid(body) is is_valid
 
 
 def test_billing_is_monthly_by_default():
@@ -451,13 +435,28 @@ def test_billing_is_monthly_by_default():
     assert (billing["enum"], billing["default"]) == (["monthly", "yearly"], "monthly")
 
 
+CLAIM = ("POST", "/api/v1/access/claim", 200)
+MISSING_KEY = ("GET", "/api/v1/state", 401)
+BODY = {"error": "missing_key", "message": "m", "docs": "http://h"}
+ACCESS = {"steps": ["s"], "plan": "premium", "price_usd": {"monthly": 1, "yearly": 2}}
+
+
 @pytest.mark.parametrize(
-    ("answer", "is_valid"),
+    ("place", "answer", "is_valid"),
     [
-        ({"status": "pending", "mode": None, "message": "m", "retry_after_seconds": 10}, True),
-        ({"status": "pending", "mode": "test", "message": "m"}, False),
-        ({"status": "active", "mode": "live", "api_key": "ek_" + "a" * 43}, False),
+        (MISSING_KEY, {**BODY, "how_to_get_access": ACCESS}, True),
+        (MISSING_KEY, BODY, False),
+        (MISSING_KEY, {**BODY, "how_to_get_access": {}}, False),
+        (MISSING_KEY, {**BODY, "how_to_get_access": ACCESS, "more": 1}, False),
         (
+            CLAIM,
+            {"status": "pending", "mode": None, "message": "m", "retry_after_seconds": 10},
+            True,
+        ),
+        (CLAIM, {"status": "pending", "mode": "test", "message": "m"}, False),
+        (CLAIM, {"status": "active", "mode": "live", "api_key": "ek_" + "a" * 43}, False),
+        (
+            CLAIM,
             {
                 "status": "active",
                 "mode": "live",
@@ -471,11 +470,17 @@ def test_billing_is_monthly_by_default():
             },
             True,
         ),
-        ({"status": "active", "mode": "live", "message": "m", "retry_after_seconds": 10}, False),
+        (
+            CLAIM,
+            {"status": "active", "mode": "live", "message": "m", "retry_after_seconds": 10},
+            False,
+        ),
     ],
 )
-def test_the_response_to_a_claim_has_one_of_two_shapes(answer, is_valid):
-    response = DOCUMENT.response("POST", "/api/v1/access/claim", 200)
+def test_a_claim_has_one_of_two_responses_and_a_missing_key_one_that_says_how_to_get_it(
+    place, answer, is_valid
+):
+    response = DOCUMENT.response(*place)
     validator = DOCUMENT.build_validator(response["content"]["application/json"]["schema"])
     assert validator.is_valid(answer) is is_valid
 

@@ -74,89 +74,84 @@ def test_the_next_run_is_the_next_minute_three_of_the_timeframe(timeframe, marke
 
 def test_simulated_data_say_so():
     answer = meta()
-    assert (answer["source"], answer["simulated"], answer["stale"]) == ("simulated", True, False)
-    assert answer["note"] is None
+    assert (answer["source"], answer["simulated"], answer["note"]) == ("simulated", True, None)
     assert Freshness(**answer).page_note == "Simulated market data: no price is real."
 
 
-def test_live_data_have_no_note_by_default():
-    assert meta(source="live")["note"] is None
+OVERDUE = NOON + HOUR_MS + 600_000
+AHEAD = NOON - 60_000
+AT_ONE, AT_FOUR = "2026-09-30T13:03:00.000Z", "2026-09-30T16:03:00.000Z"
+LATE, DELAYED = {"late": {"ETH": ("1d",)}}, {"delay_s": 900}
+FINISHED = {"source": "recorded", "recorded_until": NOON}
+RECORDING = {"source": "recorded", "recorded_until": NOON + HOUR_MS}
+MIDNIGHT = NOON - 3 * 24 * HOUR_MS - 12 * HOUR_MS - 180_000
+RECORDED_NOTE = "Recorded market data, up to 2026-09-30T12:03:00.000Z."
 
 
-def test_data_are_stale_once_the_next_run_is_overdue_beyond_the_grace():
-    due = NOON + HOUR_MS + 600_000
-    assert meta(now=due)["stale"] is False
-    assert meta(now=due + 1)["stale"] is True
-    assert "Stale" in meta(now=due + 1)["note"]
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # Stale once the next run is overdue beyond the grace, and while it is ahead of the clock.
+        ({"source": "live"}, {"stale": False, "note": None}),
+        ({"now": OVERDUE}, {"stale": False}),
+        ({"now": OVERDUE + 1}, {"stale": True}),
+        ({"now": AHEAD - 1, "source": "live"}, {"stale": True, "nothing_new_before": None}),
+        ({"now": AHEAD, "source": "live"}, {"stale": False}),
+        ({"now": NOON - 90 * 24 * HOUR_MS}, {"stale": True}),
+        # A recording may be dated ahead of the clock, and is never stale.
+        ({"now": NOON - 999 * HOUR_MS, **FINISHED}, {"stale": False}),
+        ({"now": NOON - 999 * HOUR_MS, **RECORDING}, {"stale": False}),
+        (
+            {"now": NOON + 999 * HOUR_MS, **FINISHED},
+            {"next_update": {}, "stale": False, "note": RECORDED_NOTE},
+        ),
+        (
+            RECORDING,
+            {"next_update": {"1h": AT_ONE, "4h": AT_FOUR, "1d": "2026-10-01T00:03:00.000Z"}},
+        ),
+        # An asset counts as removed from its day on.
+        ({"market_time": MIDNIGHT - 1}, {"removed_assets": []}),
+        ({"market_time": MIDNIGHT}, {"removed_assets": ["MATIC"]}),
+        # Nothing new comes before the next run, but at any moment once that is due.
+        ({}, {"nothing_new_before": AT_ONE, "most_delay_seconds": 0}),
+        ({"timeframe": "4h"}, {"nothing_new_before": AT_FOUR}),
+        ({"timeframe": "1d"}, {"nothing_new_before": "2026-10-01T00:03:00.000Z"}),
+        ({"now": NOON + HOUR_MS - 1}, {"nothing_new_before": AT_ONE}),
+        ({"now": NOON + HOUR_MS}, {"nothing_new_before": None}),
+        ({"now": NOON + HOUR_MS + 700_000, "timeframe": "1d"}, {"nothing_new_before": None}),
+        (FINISHED, {"nothing_new_before": None}),
+        # Late assets are tried again for three minutes, and delayed bars come after their delay.
+        (
+            {"now": NOON + 179_999, **LATE},
+            {"nothing_new_before": None, "late_assets": {"ETH": ["1d"]}},
+        ),
+        ({"now": NOON + 180_000, **LATE}, {"nothing_new_before": AT_ONE}),
+        (
+            DELAYED,
+            {"nothing_new_before": "2026-09-30T12:18:00.000Z", "most_delay_seconds": 900},
+        ),
+        ({"now": NOON + 900_000, **DELAYED}, {"nothing_new_before": None}),
+        ({"now": NOON + 1_079_999, **DELAYED}, {"nothing_new_before": None}),
+        ({"now": NOON + 1_080_000, **DELAYED}, {"nothing_new_before": AT_ONE}),
+    ],
+)
+def test_meta_says_whether_data_are_stale_and_when_new_ones_come(given, expected):
+    answer = meta(**given)
+    assert {name: answer[name] for name in expected} == expected
 
 
-def test_data_dated_ahead_of_the_clock_are_stale_until_the_clock_reaches_them():
-    fresh_from = NOON - 60_000
-    ahead = meta(now=fresh_from - 1, source="live")
-    assert (ahead["stale"], ahead["nothing_new_before"]) == (True, None)
-    assert "as_of is in the future" in ahead["note"]
-    assert "overdue" not in ahead["note"]
-    assert meta(now=fresh_from, source="live")["stale"] is False
-    assert meta(now=NOON - 90 * 24 * HOUR_MS)["stale"] is True
-
-
-def test_a_recording_may_be_dated_ahead_of_the_clock():
-    for until in (NOON, NOON + HOUR_MS):
-        answer = meta(now=NOON - 999 * HOUR_MS, source="recorded", recorded_until=until)
-        assert answer["stale"] is False
+@pytest.mark.parametrize(
+    ("now", "reason", "other"),
+    [(OVERDUE + 1, "overdue", "future"), (AHEAD - 1, "as_of is in the future", "overdue")],
+)
+def test_the_note_says_why_data_are_stale(now, reason, other):
+    note = meta(now=now, source="live")["note"]
+    assert ("Stale" in note, reason in note, other in note) == (True, True, False)
 
 
 def test_a_response_that_is_stale_because_it_is_ahead_expires_when_it_no_longer_is():
     snapshot = build_snapshot(StoredSnapshot(make_coverage("live"), NOON, NOON, READINGS, ()))
     assert find_expiry(snapshot, NOON - 999 * HOUR_MS) == NOON - 60_000
-
-
-def test_a_finished_recording_is_never_stale():
-    answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
-    assert answer["next_update"] == {}
-    assert answer["stale"] is False
-    assert answer["note"] == "Recorded market data, up to 2026-09-30T12:03:00.000Z."
-
-
-def test_a_recording_before_its_end_has_a_next_update():
-    answer = meta(source="recorded", recorded_until=NOON + HOUR_MS)
-    assert answer["next_update"]["1h"] == "2026-09-30T13:03:00.000Z"
-
-
-def test_an_asset_counts_as_removed_from_its_day_on():
-    midnight = NOON - 3 * 24 * HOUR_MS - 12 * HOUR_MS - 180_000
-    assert format_instant(midnight) == "2026-09-27T00:00:00.000Z"
-    assert meta(market_time=midnight - 1)["removed_assets"] == []
-    assert meta(market_time=midnight)["removed_assets"] == ["MATIC"]
-
-
-def test_nothing_new_comes_before_the_next_run_of_the_requested_timeframe():
-    assert meta()["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
-    assert meta(timeframe="4h")["nothing_new_before"] == "2026-09-30T16:03:00.000Z"
-    assert meta(timeframe="1d")["nothing_new_before"] == "2026-10-01T00:03:00.000Z"
-
-
-def test_something_new_may_come_at_any_moment_once_the_run_is_due():
-    due = NOON + HOUR_MS
-    assert meta(now=due - 1)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
-    assert meta(now=due)["nothing_new_before"] is None
-    assert meta(now=due + 700_000, timeframe="1d")["nothing_new_before"] is None
-
-
-def test_something_new_may_come_while_late_assets_are_pending():
-    assert meta(late={"ETH": ("1d",)})["late_assets"] == {"ETH": ["1d"]}
-    assert meta(late={"ETH": ("1d",)}, now=NOON + 179_999)["nothing_new_before"] is None
-    assert meta(late={"ETH": ("1d",)}, now=NOON + 180_000)["nothing_new_before"] is not None
-
-
-def test_something_new_may_come_when_delayed_bars_do():
-    assert meta()["most_delay_seconds"] == 0
-    assert meta(delay_s=900)["most_delay_seconds"] == 900
-    begins, ends = NOON + 900_000, NOON + 1_080_000
-    assert meta(delay_s=900)["nothing_new_before"] == format_instant(begins)
-    assert meta(delay_s=900, now=begins)["nothing_new_before"] is None
-    assert meta(delay_s=900, now=ends - 1)["nothing_new_before"] is None
-    assert meta(delay_s=900, now=ends)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
 
 
 def test_the_note_counts_assets_with_a_proxy():
@@ -201,10 +196,6 @@ def test_incomplete_history_is_not_served(source, has_past):
     assert build_snapshot(earlier) is None
     assert (build_snapshot(earlier, is_past=True) is not None) is has_past
     assert build_snapshot(StoredSnapshot(published, NOON, NOON, READINGS)) is not None
-
-
-def test_nothing_new_is_expected_of_a_recording_at_its_end():
-    assert meta(source="recorded", recorded_until=NOON)["nothing_new_before"] is None
 
 
 @pytest.mark.parametrize("delay_s", [0, 900])

@@ -28,7 +28,7 @@ from schemas.vocabulary import (
 )
 from serving.context import Context
 from serving.json_text import escape_json
-from serving.response_cache import COPIES_PER_RESPONSE, ResponseBody, ResponseCache
+from serving.response_cache import ResponseBody, ResponseCache
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache, calculate_percent
 from store.errors import StoreError
@@ -431,66 +431,48 @@ def test_exactly_equal_texts_have_equal_tags():
     assert ResponseBody(TEXT + b" ").etag != ResponseBody(TEXT).etag
 
 
-def fill(cache: ResponseCache, sizes: dict[str, int], now: int = 1) -> None:
+def fill(
+    cache: ResponseCache, sizes: dict[str, int], now: int = 1, until: int | None = 100
+) -> None:
     for key, size in sizes.items():
-        cache.put(key, ResponseBody(b"x" * size), now, 100)
+        cache.put(key, ResponseBody(b"x" * size), now, until)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "requested", "kept"),
+    ("early", "requested", "last", "kept"),
     [
-        ({"a": 40, "b": 40, "c": 40}, "", "bc"),
-        ({"a": 40, "b": 40, "c": 40}, "a", "ac"),
-        ({"a": 40, "b": 40, "c": 120}, "", ""),
+        ([{"a": 130, "b": 130}], "", {"c": 130}, ["b", "c"]),
+        ([{"a": 130, "b": 130}], "a", {"c": 130}, ["a", "c"]),
+        ([{"a": 130, "b": 130}], "", {"c": 400}, []),
+        # A response replaces the one with its key, and long keys count too.
+        ([{"a": 160}] * 5, "", {"b": 130}, ["a", "b"]),
+        ([{"a" * 990: 1}], "", {"b" * 990: 1}, ["b" * 990]),
     ],
 )
 def test_the_responses_requested_longest_ago_are_evicted(
-    sizes: dict[str, int], requested: str, kept: str
+    early: list[dict[str, int]], requested: str, last: dict[str, int], kept: list[str]
 ):
-    cache = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
-    *early, last = sizes
-    fill(cache, {key: sizes[key] for key in early})
-    assert requested == "" or cache.get(requested, 1) is not None
-    fill(cache, {last: sizes[last]})
-    assert "".join(key for key in sizes if cache.get(key, 1) is not None) == kept
-
-
-def test_a_response_replaces_the_one_with_its_key():
-    cache = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
-    for _ in range(5):
-        fill(cache, {"a": 50})
-    fill(cache, {"b": 40})
-    assert None not in (cache.get("a", 1), cache.get("b", 1))
-
-
-def test_long_keys_count_too():
     cache = ResponseCache(max_bytes=1000)
-    fill(cache, {"a" * 990: 1, "b" * 990: 1})
-    assert (cache.get("a" * 990, 1), cache.get("b" * 990, 1) is None) == (None, False)
+    for sizes in early:
+        fill(cache, sizes)
+    assert requested == "" or cache.get(requested, 1) is not None
+    fill(cache, last)
+    assert [key for key in early[0] | last if cache.get(key, 1) is not None] == kept
 
 
 def test_all_responses_expire_at_the_same_time():
     cache = ResponseCache()
     fill(cache, {"a": 1}, now=10)
     fill(cache, {"b": 1}, now=50)
+    # It took longer to render.
+    fill(cache, {"e": 1}, now=40)
+    assert [cache.get(key, 60) is not None for key in "abe"] == [1, 1, 1]
     assert [cache.get("a", now) is not None for now in (9, 10, 99, 100)] == [0, 1, 1, 0]
     fill(cache, {"c": 1}, now=200)
-    cache.put("d", ResponseBody(b"d"), 200, None)
+    fill(cache, {"d": 1}, now=200, until=None)
+    assert cache.get("d", 10**15) is not None
     # Nothing of the time before is left if the clock is set back.
     assert [cache.get(key, 60) for key in "abcd"] == [None] * 4
-
-
-def test_a_response_that_took_longer_to_render_leaves_the_others():
-    cache = ResponseCache()
-    fill(cache, {"a": 1}, now=50)
-    fill(cache, {"b": 1}, now=40)
-    assert [cache.get(key, 60) is not None for key in "ab"] == [True, True]
-
-
-def test_a_response_that_never_expires_stays():
-    cache = ResponseCache()
-    cache.put("a", ResponseBody(b"a"), 10, None)
-    assert cache.get("a", 10**15) is not None
 
 
 BEGAN_AT = NOON - 330 * DAY_MS

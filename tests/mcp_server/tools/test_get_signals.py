@@ -23,7 +23,7 @@ from serving.response_cache import ResponseCache
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import AlertRow, Batch
 from store.opening import open_sqlite_market
-from tests.support.bad_inputs import CATALOG, SIGNALS, STATE
+from tests.support.bad_inputs import CATALOG, FLIPS, SIGNALS, STATE
 from tests.support.example_market import (
     HOUR_MS,
     NAMES,
@@ -36,27 +36,9 @@ from tests.support.example_market import (
 )
 from tests.support.running_service import RunningService
 from tests.support.running_service import served as served
-from tests.support.store_homes import open_and_close, wait_for_version
+from tests.support.store_homes import open_and_close
 
 pytestmark = pytest.mark.clause("feed")
-
-
-async def signals(served: RunningService, **arguments: object) -> dict:
-    return await served.fetch_answer("mcp", SIGNALS, **arguments)
-
-
-@pytest.mark.clause("2.2.5", "2.2.6", "4.7.17")
-async def test_the_feed_is_newest_first_and_complete(served):
-    answer = await signals(served)
-    times = [row["created_at"] for row in answer["signals"]]
-    assert times == sorted(times, reverse=True)
-    assert answer["pagination"] == {
-        "limit": 50,
-        "offset": 0,
-        "returned": 8,
-        "has_more": False,
-        "next_cursor": "2026-09-30T12:03:00.005Z",
-    }
 
 
 @pytest.mark.clause(
@@ -72,8 +54,8 @@ async def test_the_feed_is_newest_first_and_complete(served):
     "2.1.19",
     "3.2.4",
 )
-async def test_a_row_has_exactly_the_fields_of_its_table(served):
-    (row,) = (await signals(served, ticker="nvda"))["signals"]
+async def test_a_row_has_exactly_the_fields_of_its_table(served, transport):
+    (row,) = await feed(served, transport, ticker="nvda")
     hour = (NOON - 3_600_000) // 3_600_000 * 3600
     assert row == {
         "id": f"universe.NVDA.llnr.1d.{hour}.1",
@@ -92,7 +74,7 @@ async def test_a_row_has_exactly_the_fields_of_its_table(served):
     }
 
 
-@pytest.mark.clause("3.2.2", "3.2.3", "3.2.4", "3.2.5", "3.2.6", "3.2.7")
+@pytest.mark.clause("2.6.4", "2.6.5", "2.6.6", "3.2.2", "3.2.3", "3.2.4", "3.2.5", "3.2.6", "3.2.7")
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
@@ -109,7 +91,9 @@ async def test_a_change_type_follows_from_both_readings(
 ):
     numbers = {name: number for number, name in READING_NAMES.items()}
     later = NOON + 3_600_000
-    moved = make_change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])
+    moved = make_change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])._replace(
+        price=0.1 + 0.2
+    )
     await served_alone.market.commit(make_batch(later, [moved]))
     row = (await served_alone.fetch_answer(transport, SIGNALS, limit=1))["signals"][0]
     assert row["transition"] == {"from": before, "to": after}
@@ -118,6 +102,13 @@ async def test_a_change_type_follows_from_both_readings(
         "assets"
     ]
     assert asset["signals"]["llnr"]["1d"] == after
+    ((flip,),) = [
+        group["flips"]
+        for group in (await served_alone.fetch_answer(transport, FLIPS))["groups"]
+        if group["ticker"] == "ETH"
+    ]
+    assert (flip["from"], flip["to"], flip["change_type"]) == (before, after, kind)
+    assert flip["price"] == row["price"] == 0.1 + 0.2
 
 
 @pytest.mark.clause("4.7.5", "4.7.6", "4.7.7")
@@ -173,35 +164,31 @@ async def test_a_ticker_is_matched_exactly_in_any_case(served, transport):
         assert (status, error["error"]) == (400, "unknown_ticker")
 
 
-async def test_filters_together_narrow_the_feed(served):
-    answer = await signals(served, ticker="BTC", timeframe="4h", direction="bullish")
-    assert [row["change_type"] for row in answer["signals"]] == ["activation"]
-
-
-@pytest.mark.clause("2.2.4", "4.7.18", "8.19")
-async def test_offset_pages_together_are_the_whole_feed(served):
-    whole = (await signals(served))["signals"]
-    first = await signals(served, limit=5)
-    second = await signals(served, limit=5.0, offset=5)
-    assert first["signals"] + second["signals"] == whole
-    assert (first["pagination"]["has_more"], second["pagination"]["has_more"]) == (True, False)
-
-
-@pytest.mark.clause("2.2.1", "2.2.2", "2.2.3", "2.2.4", "2.3.1")
-@pytest.mark.parametrize(("offset", "returned", "has_more"), [(0, 3, True), (6, 2, False)])
+@pytest.mark.clause("2.2.1", "2.2.2", "2.2.3", "2.2.4", "2.2.5", "2.2.6", "2.3.1", "4.7.17")
+@pytest.mark.parametrize(
+    ("page", "limit", "offset", "returned", "has_more"),
+    [
+        ({}, 50, 0, 8, False),
+        ({"limit": 3, "offset": 0}, 3, 0, 3, True),
+        ({"limit": 3, "offset": 6}, 3, 6, 2, False),
+    ],
+)
 async def test_a_page_says_which_limit_and_offset_it_used(
-    served, transport, offset, returned, has_more
+    served, transport, page, limit, offset, returned, has_more
 ):
-    answer = await served.fetch_answer(transport, SIGNALS, limit=3, offset=offset)
+    answer = await served.fetch_answer(transport, SIGNALS, **page)
     assert set(answer) == {"signals", "pagination", "meta"}
+    times = [row["created_at"] for row in answer["signals"]]
+    assert times == sorted(times, reverse=True)
     assert answer["pagination"] == {
-        "limit": 3,
+        "limit": limit,
         "offset": offset,
         "returned": returned,
         "has_more": has_more,
-        "next_cursor": answer["signals"][0]["created_at"],
+        "next_cursor": times[0],
     }
-    assert len(answer["signals"]) == returned
+    assert offset or times[0] == "2026-09-30T12:03:00.005Z"
+    assert len(times) == returned
 
 
 @pytest.mark.clause("4.7.12", "4.7.13", "8.16", "8.17", "8.18", "8.19")
@@ -216,17 +203,7 @@ async def test_a_page_has_up_to_200_rows_and_50_by_default(served_alone, transpo
         assert answer["pagination"]["has_more"] is True
 
 
-@pytest.mark.clause("4.7.14", "4.7.15", "8.20", "8.21")
-async def test_a_page_begins_with_the_newest_row_unless_it_has_an_offset(served, transport):
-    whole = await served.fetch_answer(transport, SIGNALS)
-    assert whole["pagination"]["offset"] == 0
-    assert await served.fetch_answer(transport, SIGNALS, offset=0) == whole
-    assert (await served.fetch_answer(transport, SIGNALS, offset=1))["signals"] == whole["signals"][
-        1:
-    ]
-
-
-@pytest.mark.clause("4.7.19", "4.7.20")
+@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19", "4.7.20", "6.9")
 async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, transport):
     whole = (await served_alone.fetch_answer(transport, SIGNALS))["signals"]
     page = await served_alone.fetch_answer(transport, SIGNALS, limit=4)
@@ -264,19 +241,6 @@ async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served_alo
     }
     assert {cell: held[cell] for cell in newest} == newest
     assert len(newest) == 4 < len(rows)
-
-
-@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19", "6.9")
-async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_alone):
-    seen = [row["id"] for row in (await signals(served_alone))["signals"]]
-    cursor = (await signals(served_alone))["pagination"]["next_cursor"]
-    assert (await signals(served_alone, since=cursor))["signals"] == []
-    later, version = NOON + 3_600_000, served_alone.market.version()
-    await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
-    await wait_for_version(served_alone.market, version)
-    fresh = (await signals(served_alone, since=cursor))["signals"]
-    assert len(fresh) == 2
-    assert not set(seen) & {row["id"] for row in fresh}
 
 
 @pytest.mark.clause("6.11")
@@ -329,12 +293,12 @@ async def test_since_is_exclusive_in_every_spelling(served, transport, since):
 
 
 @pytest.mark.clause("8.38", "8.40")
-async def test_rows_beyond_retention_are_never_returned(served_alone):
+async def test_rows_beyond_retention_are_never_returned(served_alone, transport):
     later = NOON + 365 * 86_400_000
     await served_alone.market.commit(
         make_batch(later, [make_change(later, "ETH", "llnr", "1d", -1, 1)])
     )
-    answer = await signals(served_alone, since="2020-01-01T00:00:00Z")
+    answer = await served_alone.fetch_answer(transport, SIGNALS, since="2020-01-01T00:00:00Z")
     # All rows of NOON's batch except the first are younger than 365 days.
     assert len(answer["signals"]) == 6
     assert "since is too early: rows are kept from 2026-" in answer["meta"]["note"]
@@ -504,7 +468,24 @@ async def test_an_alert_has_exactly_the_fields_of_its_table(served_alone, transp
     }
 
 
-@pytest.mark.clause("1.16", "2.1.2", "2.1.14", "4.7.1", "4.7.2", "4.7.3", "4.7.17", "4.7.25")
+@pytest.mark.clause(
+    "1.16",
+    "1.22",
+    "2.1.2",
+    "2.1.9",
+    "2.1.11",
+    "2.1.13",
+    "2.1.14",
+    "2.1.15",
+    "3.1.2",
+    "3.3.2",
+    "4.7.1",
+    "4.7.2",
+    "4.7.3",
+    "4.7.17",
+    "4.7.25",
+    "9.18",
+)
 async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(
     served_alone, transport
 ):
@@ -513,6 +494,14 @@ async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(
     alerts = await feed(served_alone, transport, tier="alerts")
     both = await feed(served_alone, transport, tier="all")
     assert [row["id"] for row in alerts] == [row.id for row in reversed(ALERTS)]
+    assert {row["action"]: row["direction"] for row in alerts} == {
+        "LONG": "bullish",
+        "BUY": "bullish",
+        "SHORT": "bearish",
+        "SELL": "bearish",
+        "CLOSE": "exit",
+    }
+    assert {(row["transition"], row["change_type"]) for row in alerts} == {(None, None)}
     assert {row["tier"] for row in universe} == {"universe"}
     assert {row["action"] for row in universe} == {None}
     merged = sorted([*universe, *alerts], key=lambda row: row["created_at"], reverse=True)
@@ -523,20 +512,6 @@ async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(
         *["alerts"] * 2,
         "universe",
     ]
-
-
-@pytest.mark.clause("1.22", "2.1.9", "2.1.11", "2.1.13", "2.1.15", "3.1.2", "3.3.2", "9.18")
-async def test_every_action_has_its_direction_the_legacy_ones_too(served_alone, transport):
-    await publish_alerts(served_alone)
-    rows = await feed(served_alone, transport, tier="alerts")
-    assert {row["action"]: row["direction"] for row in rows} == {
-        "LONG": "bullish",
-        "BUY": "bullish",
-        "SHORT": "bearish",
-        "SELL": "bearish",
-        "CLOSE": "exit",
-    }
-    assert {(row["transition"], row["change_type"]) for row in rows} == {(None, None)}
 
 
 FILTERS: list[dict[str, Any]] = [
@@ -566,38 +541,25 @@ async def test_filters_narrow_both_tiers_alike(served_alone, transport):
             assert found == [row for row in whole if matches(row, filters)], (tier, filters)
 
 
-@pytest.mark.clause("4.7.3", "4.7.11", "4.7.18")
-async def test_pages_of_all_are_the_whole_feed_and_polling_loses_nothing(served_alone, transport):
+@pytest.mark.clause(
+    "2.2.4", "4.7.3", "4.7.11", "4.7.14", "4.7.15", "4.7.18", "4.7.22", "8.19", "8.20", "8.21"
+)
+@pytest.mark.parametrize("tier", ["universe", "all"])
+async def test_pages_are_the_whole_feed_and_polling_with_any_row_gives_the_newer_ones(
+    served_alone, transport, tier
+):
     await publish_alerts(served_alone)
-    whole = await feed(served_alone, transport, tier="all")
+    whole = await feed(served_alone, transport, tier=tier)
     pages = [
-        await served_alone.fetch_answer(transport, SIGNALS, tier="all", limit=4, offset=offset)
+        await served_alone.fetch_answer(transport, SIGNALS, tier=tier, limit=4, offset=offset)
         for offset in range(0, len(whole) + 4, 4)
     ]
     assert [row for page in pages for row in page["signals"]] == whole
     more = [page["pagination"]["has_more"] for page in pages]
     assert more == [True] * (len(whole) // 4) + [False] * (len(pages) - len(whole) // 4)
-    assert (
-        await feed(served_alone, transport, tier="all", since=whole[3]["created_at"]) == whole[:3]
-    )
-    assert await feed(served_alone, transport, tier="all", since=whole[0]["created_at"]) == []
-
-
-@pytest.mark.clause("4.7.22")
-async def test_overlapping_windows_without_their_repeats_are_every_row_once(
-    served_alone, transport
-):
-    await publish_alerts(served_alone)
-    whole = await feed(served_alone, transport, tier="all")
-    starts = ["2020-01-01T00:00:00Z", *(row["created_at"] for row in whole[3::3])]
-    read = [
-        row
-        for since in starts
-        for row in await feed(served_alone, transport, tier="all", since=since)
-    ]
-    kept = {(row["tier"], row["id"]): row for row in read}
-    assert [*kept.values()] == whole
-    assert len(read) > 2 * len(whole)
+    for n, row in enumerate(whole):
+        since = row["created_at"]
+        assert await feed(served_alone, transport, tier=tier, since=since) == whole[:n]
 
 
 @pytest.mark.clause("8.39", "8.40")

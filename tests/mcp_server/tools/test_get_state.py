@@ -15,7 +15,7 @@ from serving.snapshot_cache import SnapshotCache
 from store.market_rows import Batch, ChangeRow, EpochRow
 from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from tests.support.bad_inputs import CATALOG, CONFLUENCE, STATE
+from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
 from tests.support.example_market import (
     HOUR_MS,
     NOON,
@@ -46,26 +46,6 @@ async def test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker(ser
     assert answer["counts"] == {"assets": 5, "readings": 4 * 21 + 7 + 2 * 3}
 
 
-@pytest.mark.clause("1.10", "1.20")
-async def test_indicators_and_timeframes_come_in_the_order_of_the_vocabulary(served):
-    (asset,) = (await state(served, ticker="btc"))["assets"]
-    assert list(asset["signals"]) == [*INDICATOR_IDS, "dexter"]
-    assert list(asset["signals"]["enzo"]) == ["1h", "4h", "1d"]
-    assert asset["name"] == "Bitcoin"
-
-
-@pytest.mark.clause("3.1.1")
-async def test_every_reading_is_one_of_three_words(served, transport):
-    assets = (await served.fetch_answer(transport, STATE))["assets"]
-    readings = [
-        reading
-        for asset in assets
-        for by_timeframe in asset["signals"].values()
-        for reading in by_timeframe.values()
-    ]
-    assert set(readings) == {"bullish", "bearish", "neutral"}
-
-
 @pytest.mark.clause("2.4.3", "2.4.4", "4.6.12")
 async def test_an_asset_has_exactly_the_fields_of_its_table(served, transport):
     answer = await served.fetch_answer(transport, STATE, ticker="XAU")
@@ -81,15 +61,17 @@ async def test_an_asset_has_exactly_the_fields_of_its_table(served, transport):
     }
 
 
-@pytest.mark.clause("2.4.5", "2.4.6")
+@pytest.mark.clause("1.10", "1.20", "2.4.5", "2.4.6")
 async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(served, transport):
     listed = (await served.fetch_answer(transport, CATALOG))["tiers"]["universe"][
         "state_indicators"
     ]
-    assert len(listed) == 7
+    assert listed == [*INDICATOR_IDS]
     for asset in (await served.fetch_answer(transport, STATE))["assets"]:
         legacy = ["dexter"] if asset["ticker"] in {"BTC", "MATIC"} else []
         assert list(asset["signals"]) == [*listed, *legacy]
+        frames = [timeframe for timeframe in TIMEFRAMES if timeframe in asset["signals"]["enzo"]]
+        assert list(asset["signals"]["enzo"]) == frames
 
 
 @pytest.mark.clause("2.4.11")
@@ -113,9 +95,16 @@ def keys(answer: dict) -> dict[str, dict[str, list[str]]]:
 
 
 @pytest.mark.clause("4.6.1")
-async def test_tickers_are_matched_in_any_case_and_once(served, transport):
-    answer = await served.fetch_answer(transport, STATE, ticker="eth, Btc,ETH")
-    assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH"]
+@pytest.mark.parametrize(
+    ("ticker", "tickers", "not_covered"),
+    [("eth, Btc,ETH", ["BTC", "ETH"], []), ("DARK,BTC", ["BTC"], ["DARK"])],
+)
+async def test_tickers_are_matched_in_any_case_and_once_and_ones_without_bars_are_named(
+    served, transport, ticker, tickers, not_covered
+):
+    answer = await served.fetch_answer(transport, STATE, ticker=ticker)
+    assert [asset["ticker"] for asset in answer["assets"]] == tickers
+    assert answer["meta"].get("not_covered", []) == not_covered
 
 
 @pytest.mark.clause("2.4.2", "4.6.3", "4.6.5")
@@ -144,7 +133,7 @@ def cells(answer: dict) -> list[dict]:
     ]
 
 
-@pytest.mark.clause("4.6.2", "4.6.3", "4.6.4", "4.6.5")
+@pytest.mark.clause("3.1.1", "4.6.2", "4.6.3", "4.6.4", "4.6.5")
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -158,6 +147,7 @@ async def test_each_value_of_a_filter_keeps_exactly_the_readings_that_have_it(
     served, transport, name, values
 ):
     whole = cells(await served.fetch_answer(transport, STATE))
+    assert {cell["direction"] for cell in whole} == {"bullish", "bearish", "neutral"}
     for value in values:
         kept = cells(await served.fetch_answer(transport, STATE, **{name: value}))
         assert kept == [cell for cell in whole if cell[name] == value] != []
@@ -181,12 +171,6 @@ async def test_a_removed_asset_keeps_its_last_readings_and_is_named(served):
     assert "continues as POL" in answer["meta"].get("note", "")
 
 
-async def test_a_known_asset_without_bars_is_not_covered(served):
-    answer = await state(served, ticker="DARK,BTC")
-    assert [a["ticker"] for a in answer["assets"]] == ["BTC"]
-    assert answer["meta"].get("not_covered", []) == ["DARK"]
-
-
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.4", "4.6.6")
 async def test_a_committed_batch_is_seen_by_the_next_call(served_alone):
     before = await state(served_alone, ticker="XAU", indicator="enzo")
@@ -205,7 +189,7 @@ async def test_a_committed_batch_is_seen_by_the_next_call(served_alone):
 
 
 @pytest.mark.clause("4.6.11", "7.28")
-@pytest.mark.parametrize("tool", ["signals_get_state", "signals_get_signals"])
+@pytest.mark.parametrize("tool", [STATE, SIGNALS, FLIPS, CONFLUENCE])
 async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(served_empty, tool):
     result = await served_empty.call(tool)
     own = {"signals/quota", "signals/request_id"}
@@ -215,6 +199,7 @@ async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(serv
         "signals/retry_after_seconds": 900,
     }
     assert "900 seconds" in json.loads(result["content"][0]["text"])["message"]
+    assert (await served_empty.fetch_refusal("mcp", FLIPS, timeframe="1h", hours=7))[0] == 400
 
 
 PROMISED = 11_000  # Characters, as the tool's description promises.
@@ -236,10 +221,8 @@ def parsed(lines: str, timeframe: str | None) -> Cells:
 
 def listed(answer: dict[str, Any]) -> Cells:
     return {
-        (asset["ticker"], indicator, timeframe): reading
-        for asset in answer["assets"]
-        for indicator, cells in asset["signals"].items()
-        for timeframe, reading in cells.items()
+        (cell["ticker"], cell["indicator"], cell["timeframe"]): cell["direction"]
+        for cell in cells(answer)
     }
 
 

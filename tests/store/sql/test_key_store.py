@@ -222,21 +222,14 @@ async def buy(access: AccessStore, name: str, mode: Mode) -> None:
     assert await access.redeem_claim(claim, member, hash_name(name), NOON)
 
 
-async def count_one(
-    access: AccessStore, name: str, mode: Mode | None = None, limit: int = 10, at: int = NOON
-) -> CountedGroup:
-    (decided,) = await access.count_calls([make_call_group(hash_name(name), at)], mode, limit)
-    return decided
-
-
 async def test_an_exhausted_key_keeps_its_count_after_the_limit_was_lowered(
     access: AccessStore,
 ) -> None:
-    await access.create_key(hash_name("one"), "first", NOON)
+    await access.create_key(HASH, "first", NOON)
     for _ in range(3):
-        await count_one(access, "one")
-    assert await count_one(access, "one", limit=2) == CountedGroup(0, "exhausted", 3, "first")
-    assert (await count_one(access, "one", limit=4)).used == 4
+        await count_at(access, HASH, NOON)
+    assert await count_at(access, HASH, NOON, 2) == CountedGroup(0, "exhausted", 3, "first")
+    assert (await count_at(access, HASH, NOON, 4)).used == 4
 
 
 async def test_each_key_of_the_largest_batch_is_counted(
