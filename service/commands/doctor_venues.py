@@ -154,9 +154,10 @@ async def _examine_live_source(
                 )
                 histories = dict(zip(covered, await asyncio.gather(*probes), strict=True))
             else:
-                readings = snapshot.stored.readings
                 histories = {
-                    ticker: any("1d" in by for by in readings.get(ticker, {}).values())
+                    ticker: any(
+                        "1d" in by for by in snapshot.stored.readings.get(ticker, {}).values()
+                    )
                     for ticker in covered
                 }
             yield _check_history(histories)

@@ -175,8 +175,7 @@ async def refuse_wrong_clock(settings: Settings, market: "MarketStore", now: int
 
     progress = await market.progress()
     # The last run of a recording may be of any time.
-    is_recorded = (progress.source or "").startswith("files:")
-    believes_clock = settings.believe_clock or is_recorded
+    believes_clock = settings.believe_clock or (progress.source or "").startswith("files:")
     count_pause_days(now, progress.last_known_time, believes_clock=believes_clock)
 
 
