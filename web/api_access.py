@@ -268,16 +268,12 @@ class _ApiAccessPages:
 
     async def redirect_to_portal(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Send the viewer to the payment processor's customer portal."""
-        # Browsers apply the policy's `form-action` to redirects of forms too, and each operator's
-        # Stripe account chooses the portal's host. So a page with `Refresh` leads there.
         portal = await self.billing.create_portal_url(
             viewer.email,
             parse_id(request, "membership"),
             f"{self.runner.context.base_url}/{HOME_PATH}",
         )
-        response = _render_page(request, "billing.html", "Your billing", viewer, portal=portal)
-        response.headers["Refresh"] = f"0; url={portal}"
-        return response
+        return _render_page(request, "billing.html", "Your billing", viewer, leads_to=portal)
 
     def _show_key_once(self, request: Request, viewer: Viewer, api_key: str) -> Response:
         return _render_page(

@@ -328,10 +328,7 @@ class BuyPages:
         own_page = url.removeprefix(f"{self.context.base_url}/")
         if own_page != url:
             return redirect_to(request, own_page)
-        # Not a redirect, for the reason that `redirect_to_portal` of the API access page has.
-        response = render_page(request, "buy_checkout.html", title="Checkout", url=url)
-        response.headers["Refresh"] = f"0; url={url}"
-        return response
+        return render_page(request, "buy_checkout.html", title="Checkout", leads_to=url)
 
     def _show_form(
         self,

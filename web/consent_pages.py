@@ -229,12 +229,9 @@ class ConsentPages:
             return await self._show_order_form(
                 request, pending, status=400, form=form, errors=errors
             )
-        # Not a redirect, for the reason that `redirect_to_portal` of the API access page has.
-        response = self._render(
-            request, pending, "connect_checkout.html", "Checkout", url=opened.checkout_url
+        return self._render(
+            request, pending, "connect_checkout.html", "Checkout", leads_to=opened.checkout_url
         )
-        response.headers["Refresh"] = f"0; url={opened.checkout_url}"
-        return response
 
     async def _show_order_form(
         self, request: Request, pending: PendingAuthorization, **values: Any

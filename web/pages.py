@@ -252,10 +252,12 @@ class Site:
     visitor_pages: VisitorPages = field(default_factory=VisitorPages)
 
 
-def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+def render_page(
+    request: Request, template: str, *, status: int = 200, leads_to: str = "", **values: Any
+) -> Response:
     """Return a rendered page that no cache may store.
 
-    Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
+    The browser goes on to the address `leads_to` at once, if it is given. Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
     page's path in the navigation), `is_wide`, `is_public` (search engines may list it),
     `description` (one sentence, for search engines and previews of links), `viewer`, `pending`
     (the authorization request that the page is part of), `continue_path` (its page), and for a
@@ -267,9 +269,13 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
         "operator": site.operator,
         "sells_keys": site.sells_keys,
         "path": request.url.path.removeprefix("/"),
+        "leads_to": leads_to,
     }
     text = render_template(template, get_relative_root(request), **shared | values)
-    return HTMLResponse(text, status, PRIVATE_HEADERS)
+    # Browsers apply the policy's `form-action` to redirects of forms too, and each operator's
+    # payment processor chooses its host. So the answer to a form leads there by `Refresh`.
+    headers = {"Refresh": f"0; url={leads_to}"} if leads_to else {}
+    return HTMLResponse(text, status, PRIVATE_HEADERS | headers)
 
 
 async def respond_with_page(
