@@ -257,11 +257,12 @@ def render_page(
 ) -> Response:
     """Return a rendered page that no cache may store.
 
-    The browser goes on to the address `leads_to` at once, if it is given. Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
+    Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
     page's path in the navigation), `is_wide`, `is_public` (search engines may list it),
     `description` (one sentence, for search engines and previews of links), `viewer`, `pending`
     (the authorization request that the page is part of), `continue_path` (its page), and for a
-    form `form` (the text of its fields) and `errors`, see `web.sessions`.
+    form `form` (the text of its fields) and `errors`, see `web.sessions`. With `leads_to`, the
+    browser goes on to that address at once.
     """
     site = get_site(request)
     shared = {
