@@ -33,14 +33,12 @@ from serving.http import IS_KEY_LIVE, ON_DISCONNECT_KEY
 from serving.ledger import Readings
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import MarketEngine
-from store.sql.ledger_reads import FeedRows, LedgerReads
-from store.sql.market_store import MarketStore
 from tests.access.test_quota_transports import Called
 from tests.access.test_quota_transports import call as call_tool
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_path
 from tests.support.example_market import ASSETS, NOON, make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
-from tests.support.store_homes import DEADLINE_S, SqliteHome, StoreHome
+from tests.support.store_homes import DEADLINE_S, GatedMarket, SqliteHome, StoreHome
 
 CALLERS = st.sampled_from(["a", "b", "c"])
 INDEXES = st.integers(0, 50)
@@ -498,25 +496,12 @@ HELD_CALLS = [
 ]
 
 
-class HeldReads(LedgerReads):
-    """Reads of the feed that can be held back until they are released."""
-
-    holds: asyncio.Event | None = None
-
-    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
-        if self.holds is not None:
-            await self.holds.wait()
-        async for part in super().load_rows(after, until):
-            yield part
-
-
-class HeldMarket(MarketStore):
+class HeldMarket(GatedMarket):
     """Holds back the closes of calls with `detail` until they are released."""
 
     def __init__(self, engine: MarketEngine) -> None:
         super().__init__(engine)
         self.released = asyncio.Event()
-        self.ledger_reads = self.held_reads = HeldReads(engine)
         self.past_reads = 0
 
     async def past_snapshot(self, key: PastKey, readings: Readings) -> StoredSnapshot:
@@ -708,7 +693,7 @@ async def test_an_unknown_key_is_refused_as_before_and_not_remembered(contested:
 @pytest.mark.clause("access", "8.54")
 @pytest.mark.prove
 async def test_calls_without_a_key_have_places_by_client_address(contested: Contested) -> None:
-    contested.market.held_reads.holds = contested.market.released
+    contested.market.gated_reads.before = contested.market.released.wait
     made = [asyncio.create_task(contested.call(STATS)) for _ in range(MAX_CALLS)]
     await contested.wait_for(MAX_CALLS, 0, "127.0.0.1")
     made.append(asyncio.create_task(contested.call(CATALOG, ticker="BTC")))

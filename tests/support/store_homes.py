@@ -21,6 +21,8 @@ from store.opening import open_postgres_market, open_sqlite_market
 from store.postgres.engine import PostgresEngine, convert_placeholders
 from store.postgres.schema import SCHEMAS
 from store.sql.access_store import AccessStore
+from store.sql.database import MarketEngine
+from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
 from store.sqlite.engine import SqliteEngine
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS
@@ -173,6 +175,24 @@ async def open_and_close(opening: Awaitable[AnyStore]) -> AsyncIterator[AnyStore
         yield store
     finally:
         await store.close()
+
+
+class GatedReads(LedgerReads):
+    """Reads of the feed, each of which awaits `before` first if that is set."""
+
+    before: Callable[[], Awaitable[object]] | None = None
+
+    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
+        if self.before is not None:
+            await self.before()
+        async for part in super().load_rows(after, until):
+            yield part
+
+
+class GatedMarket(MarketStore):
+    def __init__(self, engine: MarketEngine) -> None:
+        super().__init__(engine)
+        self.ledger_reads = self.gated_reads = GatedReads(engine)
 
 
 async def open_market_as(store_class: Callable[[SqliteEngine], AnyStore], path: Path) -> AnyStore:

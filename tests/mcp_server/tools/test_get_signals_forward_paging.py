@@ -4,7 +4,7 @@ It keeps only the last next_cursor, and writes it in various notations.
 """
 
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -18,37 +18,18 @@ from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, format_instant
 from serving.argument_values import parse_instant_ms
 from store.market_rows import AlertRow, Batch, ChangeRow, FeedRow
 from store.opening import open_sqlite_market
-from store.sql.database import MarketEngine
-from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
-from tests.support.bad_inputs import SIGNALS
+from tests.support.bad_inputs import SIGNALS, build_path
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.row_builders import list_changes
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.running_service import served as served
+from tests.support.store_homes import GatedMarket, open_and_close
 
 pytestmark = pytest.mark.clause("feed")
 
 TIERS = ("universe", "alerts", "all")
 ZONES = [timezone(timedelta(hours=hours, minutes=30)) for hours in (-4, 0, 5)]
-
-
-class InterruptedReads(LedgerReads):
-    """Reads that run a callback between those of the snapshot and of the rows."""
-
-    between: Callable[[], Awaitable[None]] | None = None
-
-    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
-        if self.between is not None:
-            await self.between()
-        async for part in super().load_rows(after, until):
-            yield part
-
-
-class Interrupted(MarketStore):
-    def __init__(self, engine: MarketEngine) -> None:
-        super().__init__(engine)
-        self.ledger_reads = self.reads = InterruptedReads(engine)
 
 
 @dataclass
@@ -121,8 +102,7 @@ class Reader:
             cursor = parse_instant_ms("next_cursor", pagination["next_cursor"])
             assert self.cursor is None or cursor > self.cursor
             self.cursor = cursor
-        has_more: bool = pagination["has_more"]
-        return has_more
+        return bool(pagination["has_more"])
 
     def _written(self, cursor: int) -> str:
         """Format the cursor in one of the accepted notations and zones."""
@@ -137,18 +117,11 @@ class Reader:
         return Reader(self.served, self.transport, self.tier, self.draw, self.cursor, self.rows)
 
 
-async def requested(
-    served: RunningService, transport: Transport, **arguments: Any
-) -> dict[str, Any]:
+async def requested(served: RunningService, transport: Transport, **arguments: Any) -> Any:
     """Return a result without validating it, which would take longer than reading it."""
     if transport == "mcp":
-        answer: dict[str, Any] = (await served.call(SIGNALS, arguments))["structuredContent"]
-        return answer
-    response = await served.client.get(
-        "/api/v1/signals", params=arguments, headers=served.key_headers
-    )
-    found: dict[str, Any] = response.json()
-    return found
+        return (await served.call(SIGNALS, arguments))["structuredContent"]
+    return (await served.get_api(build_path(SIGNALS, arguments))).json()
 
 
 async def newest_first(served: RunningService, transport: Transport, tier: str) -> list[str]:
@@ -166,12 +139,11 @@ async def written_and_served(
     folder: Path, seeded: Path, draw: Random, runs: int
 ) -> AsyncIterator[tuple[RunningService, Writer]]:
     shutil.copytree(seeded, folder, dirs_exist_ok=True)
-    store = await open_sqlite_market(folder / "market.db")
-    try:
-        async with run_service(folder, store_class=Interrupted) as served:
-            yield served, Writer(store, draw, runs)
-    finally:
-        await store.close()
+    async with (
+        open_and_close(open_sqlite_market(folder / "market.db")) as store,
+        run_service(folder, store_class=GatedMarket) as served,
+    ):
+        yield served, Writer(store, draw, runs)
 
 
 @pytest.mark.clause("4.7.19")
@@ -197,9 +169,10 @@ async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_or
                 await writer.write()
             if draw.random() < 0.3:
                 reader = reader.resumed()
-            served.market.reads.between = writer.write if draw.random() < 0.2 else None
+            served.market.gated_reads.before = writer.write if draw.random() < 0.2 else None
             has_more = (
-                await reader.page(draw.randint(1, 25)) or served.market.reads.between is not None
+                await reader.page(draw.randint(1, 25))
+                or served.market.gated_reads.before is not None
             )
         read = [row["id"] for row in reader.rows]
         assert len(read) > 10 * runs // 2
@@ -249,7 +222,7 @@ async def test_a_page_has_no_row_newer_than_its_meta(
         await requested(served, transport, tier=tier)
         await write()
         # A run is committed each time that the snapshot was read, and its rows not yet.
-        served.market.reads.between = write
+        served.market.gated_reads.before = write
         page = await requested(served, transport, tier=tier, order="oldest", limit=200)
         assert (page["meta"]["as_of"], [row["id"] for row in page["signals"]]) in states[:-1]
 

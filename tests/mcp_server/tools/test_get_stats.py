@@ -1,27 +1,17 @@
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from access.billing.provider import NoBilling
 from mcp_server.tools.registry import TOOLS
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, format_instant
-from service.config.settings import Settings
-from service.http.app import create_app
-from service.http.resources import Resources
 from serving.tool import to_mcp_tool
 from store.errors import StoreError
 from store.market_rows import Batch
-from store.sql.database import MarketEngine
-from store.sql.ledger_reads import FeedRows, LedgerReads
-from store.sql.market_store import MarketStore
-from tests.doubles.smtp.server import Mailbox
 from tests.mcp_server.tools.test_get_catalog import changed
 from tests.mcp_server.tools.test_get_signals import ALERTS, alert, followed_coverage, publish_alerts
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE
@@ -33,9 +23,9 @@ from tests.support.example_market import (
     make_change,
     make_coverage,
 )
-from tests.support.running_service import RunningService, open_loopback_socket, run_app, run_service
+from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
-from tests.support.store_homes import open_market_as
+from tests.support.store_homes import GatedMarket
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -43,43 +33,6 @@ EDGE = NOON - 30 * DAY_MS
 OLDEST_SHOWN = NOON - 365 * DAY_MS + 1
 FORBIDDEN = re.compile(r"(win|wins|winrate|accuracy|return|returns|pnl|profit|profits|roi)")
 PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return figures?)\b", re.I)
-
-
-class FailingReads(LedgerReads):
-    """Reads of the feed that fail for a while."""
-
-    is_broken = True
-
-    async def load_rows(self, after: int, until: int) -> AsyncIterator[FeedRows]:
-        if self.is_broken:
-            raise StoreError("disk I/O error")
-        async for part in super().load_rows(after, until):
-            yield part
-
-
-class FailingStore(MarketStore):
-    def __init__(self, engine: MarketEngine) -> None:
-        super().__init__(engine)
-        self.ledger_reads = FailingReads(engine)
-
-
-@asynccontextmanager
-async def served_by(
-    kind: type[MarketStore], served: RunningService, folder: Path
-) -> AsyncIterator[RunningService]:
-    """Serve the same files through another store class."""
-    market = await open_market_as(kind, folder / "market.db")
-    try:
-        with open_loopback_socket() as bound:
-            base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-            app = create_app(
-                Settings(base_url=base_url),
-                Resources(market, served.access, NoBilling(), Mailbox(), served.clock),
-            )
-            async with run_app(app, bound), httpx.AsyncClient(base_url=base_url) as client:
-                yield replace(served, base_url=base_url, client=client, market=market, app=app)
-    finally:
-        await market.close()
 
 
 async def published_at(served: RunningService, *times: int) -> None:
@@ -102,37 +55,25 @@ def tally(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
     return {row[name]: row["signals"] for row in rows}
 
 
-@pytest.mark.clause("2.8.3", "2.8.4", "2.8.5", "2.8.6", "2.8.7", "2.13.2", "2.13.3")
-async def test_counts_by_indicator_timeframe_and_direction_add_up(served, transport):
+@pytest.mark.clause("2.8.3", "2.8.4", "2.8.5", "2.8.6", "2.8.7", "2.13.1", "2.13.2", "2.13.3")
+async def test_counts_come_in_the_order_of_the_vocabulary_and_add_up(served, transport):
     tier = (await served.fetch_answer(transport, STATS))["universe_tier"]
     # Six hourly flips, one ceres on 4h, one llnr on 1d; perpkit's change is not published.
     assert tier["total_signals"] == 8
-    assert tally(tier["by_indicator"], "indicator") == {
-        "trend_oracle": 3,
-        "bayesian_trend": 0,
-        "reversals": 0,
-        "ceres": 1,
-        "enzo": 3,
-        "llnr": 1,
-    }
-    assert tally(tier["by_timeframe"], "timeframe") == {"1h": 6, "4h": 1, "1d": 1}
-    assert tally(tier["by_direction"], "direction") == {"bullish": 3, "bearish": 4, "neutral": 1}
+    assert [*tally(tier["by_indicator"], "indicator").items()] == [
+        ("trend_oracle", 3),
+        ("bayesian_trend", 0),
+        ("reversals", 0),
+        ("ceres", 1),
+        ("enzo", 3),
+        ("llnr", 1),
+    ]
+    frames = tally(tier["by_timeframe"], "timeframe")
+    assert [*frames.items()] == [("1h", 6), ("4h", 1), ("1d", 1)]
+    directions = tally(tier["by_direction"], "direction")
+    assert [*directions.items()] == [("bullish", 3), ("bearish", 4), ("neutral", 1)]
+    assert tier["by_indicator"][1]["indicator_name"] == "Bayesian Trend"
     assert tier["signals_per_day"] == 8 / 30
-
-
-@pytest.mark.clause("2.13.1")
-async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, transport):
-    tier = (await served.fetch_answer(transport, STATS))["universe_tier"]
-    assert tier["by_indicator"][1] == {
-        "indicator": "bayesian_trend",
-        "indicator_name": "Bayesian Trend",
-        "signals": 0,
-    }
-    ids = ["trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr"]
-    assert [row["indicator"] for row in tier["by_indicator"]] == ids
-    assert [row["timeframe"] for row in tier["by_timeframe"]] == ["1h", "4h", "1d"]
-    directions = ["bullish", "bearish", "neutral"]
-    assert [row["direction"] for row in tier["by_direction"]] == directions
 
 
 @pytest.mark.clause("2.13.1")
@@ -241,7 +182,8 @@ async def test_rows_are_counted_although_their_assets_are_no_longer_covered(
 @pytest.mark.clause("2.8.8", "2.8.9", "2.8.10", "2.13.3", "2.13.4")
 async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, transport):
     await publish_alerts(served_alone)
-    tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
+    answer = await served_alone.fetch_answer(transport, STATS)
+    tier = answer["alerts_tier"]
     assert (tier["total_signals"], tier["signals_per_day"]) == (5, 5 / 30)
     indicators = tally(tier["by_indicator"], "indicator")
     assert {id_: n for id_, n in indicators.items() if n} == {"perpkit": 4, "enzo": 1}
@@ -250,18 +192,17 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_al
     directions = {"bullish": 2, "bearish": 2, "exit": 1}
     assert tally(tier["by_direction"], "direction") == directions
     assert tier["history_starts_at"] == format_instant(ALERTS[0].created_at)
-    note = (await served_alone.fetch_answer(transport, STATS))["meta"].get("note", "")
-    assert "The alerts begin inside the window" in note
+    assert "The alerts begin inside the window" in answer["meta"].get("note", "")
 
 
 @pytest.mark.clause("2.13.2")
 async def test_followed_assets_without_alerts_count_zero(served_alone, transport):
     await served_alone.market.publish_coverage(followed_coverage())
-    tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
+    answer = await served_alone.fetch_answer(transport, STATS)
+    tier = answer["alerts_tier"]
     assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
-    note = (await served_alone.fetch_answer(transport, STATS))["meta"].get("note", "")
-    assert "No alert has been published yet" in note
+    assert "No alert has been published yet" in answer["meta"].get("note", "")
 
 
 async def test_meta_names_the_source_of_the_counts(served, transport):
@@ -276,17 +217,19 @@ async def test_meta_names_the_source_of_the_counts(served, transport):
 
 
 @pytest.mark.clause("4.4.2", "7.29")
-async def test_a_store_whose_rows_cannot_be_read_is_unavailable_until_they_can(
-    served_alone, transport, tmp_path
-):
-    async with served_by(FailingStore, served_alone, tmp_path) as failing:
+async def test_a_store_whose_rows_cannot_be_read_is_unavailable_until_they_can(transport, tmp_path):
+    async def fail() -> None:
+        raise StoreError("disk I/O error")
+
+    async with run_service(tmp_path, make_coverage(), store_class=GatedMarket) as failing:
+        failing.market.gated_reads.before = fail
         status, error = await failing.fetch_refusal(transport, STATS)
         assert (status, error["error"]) == (503, "unavailable")
         assert "disk" not in error["message"]
         response = await failing.get_api("/stats")
         assert (response.status_code, response.headers["retry-after"]) == (503, "60")
         await failing.fetch_answer(transport, STATE)
-        failing.market.ledger_reads.is_broken = False
+        failing.market.gated_reads.before = None
         assert (await failing.fetch_answer(transport, STATS))["universe_tier"]["total_signals"] == 8
 
 
