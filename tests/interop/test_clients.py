@@ -33,9 +33,8 @@ from tests.support.legacy_record import serve_later_version
 from tests.support.response_schemas import ADDED_FIELD
 from tests.support.running_service import (
     RunningService,
-    open_loopback_socket,
-    run_app,
     run_service,
+    serve_app,
 )
 from tests.support.signals_command import COMMAND, ROOT
 from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_python_environment
@@ -111,7 +110,7 @@ async def reported(
     served: RunningService,
     *sessions: tuple[str | None, list[tuple[str, Any]]],
     base_url: str | None = None,
-) -> dict[str, Any]:
+) -> Any:
     """Run a client on a plan of sessions (key, tools and arguments) and return its report."""
     base_url = base_url or served.base_url
     plan = {
@@ -137,8 +136,7 @@ async def reported(
         process.communicate(json.dumps(plan).encode()), ENDS_WITHIN_S
     )
     assert process.returncode == 0, complaints.decode()[-4000:]
-    report: dict[str, Any] = json.loads(said)
-    return report
+    return json.loads(said)
 
 
 @asynccontextmanager
@@ -154,9 +152,8 @@ async def record_versions(served: RunningService) -> AsyncIterator[tuple[str, se
             versions.add(dict(scope["headers"]).get(b"mcp-protocol-version", b"").decode())
         await served.app(scope, receive, send)
 
-    with open_loopback_socket() as bound:
-        async with run_app(app, bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}", versions
+    async with serve_app(lambda _: app) as base_url:
+        yield base_url, versions
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda each: f"{each.name} {each.mode}".rstrip())
@@ -249,11 +246,10 @@ async def listed(served) -> Schemas:
     return {tool["name"]: tool["inputSchema"] for tool in tools}
 
 
-async def converted(framework, served) -> dict[str, Schemas]:
+async def converted(framework, served) -> Any:
     """Return the schemas that a framework sends to models, by its modes."""
     report = await reported(Client(framework, "schemas"), served, (None, []))
-    ways: dict[str, Schemas] = report["sessions"][0]["tools"]
-    return ways
+    return report["sessions"][0]["tools"]
 
 
 def lost(schemas: Schemas, made: Schemas) -> list[tuple[str, str, str]]:
@@ -313,7 +309,6 @@ async def test_pydantic_ai_moves_unsupported_keywords_into_the_description(serve
     assert without(ways["google live"], "properties") == without(rest, "additionalProperties")
 
 
-ENDS_WITHIN_S = 600
 INITIALIZE = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},

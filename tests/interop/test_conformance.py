@@ -29,7 +29,7 @@ from serving.host_origin import HostOriginMiddleware
 from serving.snapshot_cache import SnapshotCache
 from serving.tool import Tool
 from serving.tool_runner import ToolRunner
-from tests.support.running_service import ManualClock, open_loopback_socket, open_stores, run_app
+from tests.support.running_service import ManualClock, open_stores, serve_app
 from tools.client_environments import INTEROP_FOLDER, get_node_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
@@ -181,14 +181,15 @@ async def run_suite_server(folder: Path) -> AsyncIterator[str]:
     """Yield the URL of the endpoint."""
     clock = ManualClock()
     async with open_stores(folder) as (market, access):
-        with open_loopback_socket() as bound:
-            base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-            quota_guard = QuotaGuard(access, clock, mode=None, daily_limit=DAILY_LIMIT)
+        quota_guard = QuotaGuard(access, clock, mode=None, daily_limit=DAILY_LIMIT)
+
+        def build(base_url: str) -> Starlette:
             context = Context(SnapshotCache(market), base_url, base_url, clock, None, DAILY_LIMIT)
             endpoint = McpEndpoint(ToolRunner(quota_guard, context), SUITE_TOOLS)
-            app = Starlette(
+            return Starlette(
                 routes=[Route(path, endpoint) for path in PATHS],
                 middleware=[Middleware(HostOriginMiddleware, base_url=base_url, docs=base_url)],
             )
-            async with run_app(app, bound):
-                yield f"{base_url}{PATHS[0]}"
+
+        async with serve_app(build) as base_url:
+            yield f"{base_url}{PATHS[0]}"

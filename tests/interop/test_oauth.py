@@ -63,7 +63,7 @@ async def allow(served: RunningService, url: str) -> None:
         assert not walk.page.url.startswith(served.base_url)
 
 
-async def run_client(client: Client, served: RunningService, **environment: str) -> dict[str, Any]:
+async def run_client(client: Client, served: RunningService, **environment: str) -> Any:
     """Run a client, act as its user in a browser, and return its report."""
     plan = {
         "url": f"{served.base_url}/mcp",
@@ -106,8 +106,7 @@ async def run_client(client: Client, served: RunningService, **environment: str)
             await process.wait()
     assert process.returncode == 0, "".join(lines)[-4000:]
     assert is_opened
-    report: dict[str, Any] = json.loads(lines[-1])
-    return report
+    return json.loads(lines[-1])
 
 
 async def check_report(served: RunningService, report: dict[str, Any]) -> None:

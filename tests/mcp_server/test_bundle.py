@@ -23,7 +23,7 @@ from mcp_server.bundle import build_bundle, build_manifest
 from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from schemas.operator import Operator
 from schemas.version import VERSION
-from tests.support.running_service import open_loopback_socket, run_app
+from tests.doubles.fixed_answers import answering
 from tests.support.running_service import served as served
 from tests.support.signals_command import ROOT
 from tools.build_bundle import main
@@ -46,14 +46,6 @@ OPERATOR = Operator(
 )
 
 
-def unpack(folder: Path, base_url: str | None = None) -> dict[str, Any]:
-    """Unpack the bundle into a folder, as a host does; return its manifest."""
-    with ZipFile(io.BytesIO(build_bundle(base_url))) as archive:
-        archive.extractall(folder)
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return manifest
-
-
 def fill_in(text: str, folder: Path, values: dict[str, str]) -> str:
     """Replace the variables of a manifest, as a host does."""
     for name, value in values.items():
@@ -62,8 +54,10 @@ def fill_in(text: str, folder: Path, values: dict[str, str]) -> str:
 
 
 def list_command(folder: Path, **values: str) -> tuple[str, list[str], dict[str, str]]:
-    """Return command, arguments and environment of the server in an unpacked bundle."""
-    config = unpack(folder)["server"]["mcp_config"]
+    """Unpack the bundle into a folder, and return command, arguments and environment."""
+    with ZipFile(io.BytesIO(build_bundle(None))) as archive:
+        archive.extractall(folder)
+    config = json.loads((folder / "manifest.json").read_text())["server"]["mcp_config"]
     env = {name: fill_in(text, folder, values) for name, text in config["env"].items()}
     arguments = [fill_in(text, folder, values) for text in config["args"]]
     # Nothing else of this machine's environment: a host passes on what it wants.
@@ -84,33 +78,16 @@ async def bridged(folder: Path, url: str, api_key: str = KEY) -> AsyncIterator[P
             await process.wait()
 
 
-async def exchange(process: Process, line: str) -> dict[str, Any]:
+async def exchange(process: Process, line: str) -> Any:
     """Send a line; return the response."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line.encode() + b"\n")
-    answer: dict[str, Any] = json.loads(
-        await asyncio.wait_for(process.stdout.readline(), ENDS_WITHIN_S)
-    )
-    return answer
+    return json.loads(await asyncio.wait_for(process.stdout.readline(), ENDS_WITHIN_S))
 
 
 def request(method: str, params: Any = None) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params or {}})
-
-
-@asynccontextmanager
-async def answering(response: Response) -> AsyncIterator[tuple[str, list[dict[bytes, bytes]]]]:
-    """Give every request one response; yield the address and the headers that arrive."""
-    seen: list[dict[bytes, bytes]] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(dict(scope["headers"]))
-        await response(scope, receive, send)
-
-    with open_loopback_socket() as bound:
-        async with run_app(app, bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}", seen
 
 
 def test_the_manifest_asks_for_the_key_as_a_secret():
@@ -225,17 +202,12 @@ async def test_a_request_of_the_newest_revision_gets_its_headers(tmp_path):
         await exchange(process, request("tools/list"))
         uri = {"uri": "ui://signals/board.html", "_meta": version}
         await exchange(process, request("resources/read", uri))
-    names = [headers.get(b"mcp-name") for headers in seen]
-    assert names == [b"=?base64?bmHDr3Zl?=", None, None, b"ui://signals/board.html"]
-    methods = [headers.get(b"mcp-method") for headers in seen]
-    assert methods == [b"tools/call", b"tools/list", None, b"resources/read"]
-    sessions = [headers.get(b"mcp-session-id") for headers in seen]
-    assert sessions == [None, b"views-7", b"views-7", b"views-7"]
-    assert [headers.get(b"mcp-protocol-version") for headers in seen] == [
-        b"2026-07-28",
-        b"2026-07-28",
-        None,
-        b"2026-07-28",
+    names = ("mcp-name", "mcp-method", "mcp-session-id", "mcp-protocol-version")
+    assert [tuple(map(headers.get, names)) for headers, _ in seen] == [
+        ("=?base64?bmHDr3Zl?=", "tools/call", None, "2026-07-28"),
+        (None, "tools/list", "views-7", "2026-07-28"),
+        (None, None, "views-7", None),
+        ("ui://signals/board.html", "resources/read", "views-7", "2026-07-28"),
     ]
 
 

@@ -24,7 +24,7 @@ from tests.doubles.smtp.server import Mailbox
 from tests.support.bad_inputs import KEYED_PATHS, LEAVES_PATH, PROOF_PATH
 from tests.support.openapi_document import fetch_document, list_operations, to_documented_path
 from tests.support.running_service import break_usage_counting
-from tests.support.store_homes import open_market_as
+from tests.support.store_homes import open_and_close, open_market_as
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -344,8 +344,7 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
     served, tmp_path
 ):
     document = await fetch_document(served)
-    market = await open_market_as(UnreadableStore, tmp_path / "market.db")
-    try:
+    async with open_and_close(open_market_as(UnreadableStore, tmp_path / "market.db")) as market:
         app = create_app_without_billing(served, market=market)
         for path in OF_THE_MARKET:
             response = await failing(served, app, "GET", path)
@@ -354,8 +353,6 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
             assert response.headers["retry-after"] == "60"
             assert "secret" not in response.text
             document.check_response("GET", path, response)
-    finally:
-        await market.close()
 
 
 @pytest.mark.clause("4.0.4", "7.1", "7.32", "7.33", "8.11")

@@ -69,11 +69,10 @@ def refused(path: str, content: bytes) -> str:
     return error.message
 
 
-async def begun(served: RunningService) -> dict[str, Any]:
+async def begun(served: RunningService) -> Any:
     response = await served.client.post(CHECKOUT, json=EMAIL)
     assert response.status_code == 201
-    checkout: dict[str, Any] = response.json()
-    return checkout
+    return response.json()
 
 
 async def claimed(served: RunningService, checkout: dict[str, Any]) -> httpx.Response:

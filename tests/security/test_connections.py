@@ -6,9 +6,8 @@ import re
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -26,7 +25,12 @@ from tests.security.wire import (
     read_until_closed,
 )
 from tests.service.commands.test_cli import write_bars
-from tests.support.running_service import RunningService, open_loopback_socket, run_app
+from tests.support.running_service import (
+    RunningService,
+    open_loopback_socket,
+    run_app,
+    serve_app,
+)
 from tests.support.signals_command import (
     COMMAND,
     RunningCommand,
@@ -51,18 +55,10 @@ MORE_THAN_SOCKETS_HOLD = 12_000_000
 ANSWER = re.compile(rb'{"jsonrpc".*?(?=HTTP/1.1 )', re.DOTALL)
 
 
-@asynccontextmanager
-async def served_with(served: RunningService, **options: Any) -> AsyncIterator[str]:
-    """Serve the same app with other options; yield its URL."""
-    with open_loopback_socket() as bound:
-        async with run_app(served.app, bound, **options):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-
-
 @pytest.fixture
 async def short_timeout_url(served: RunningService) -> AsyncIterator[str]:
     await served.client.get("/api/v1/openapi.json")  # Created once.
-    async with served_with(served, idle_s=0.2) as address:
+    async with serve_app(lambda _: served.app, idle_s=0.2) as address:
         yield address
 
 
@@ -133,7 +129,10 @@ async def asks_on(connection: Connection) -> list[int]:
 
 
 async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningService):
-    async with served_with(served, max_connections=3) as address, AsyncExitStack() as opened:
+    async with (
+        serve_app(lambda _: served.app, max_connections=3) as address,
+        AsyncExitStack() as opened,
+    ):
         held = []
         for _ in range(3):
             held.append(await opened.enter_async_context(open_raw_connection(address)))
@@ -218,7 +217,10 @@ async def receive_all(client: socket.socket) -> bytes:
 
 @pytest.mark.prove
 async def test_requests_are_not_parsed_far_ahead_of_responses(served: RunningService):
-    async with served_with(served) as address, open_raw_connection(address) as (_, writer):
+    async with (
+        serve_app(lambda _: served.app) as address,
+        open_raw_connection(address) as (_, writer),
+    ):
         writer.transport.pause_reading()
         # What is kept after a first response is no part of the measurement.
         tracemalloc.start()

@@ -19,7 +19,6 @@ from serving.snapshot import build_snapshot
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
 from store.market_rows import StoredSnapshot
-from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
 from tests.support.example_market import (
     HOUR_MS,
@@ -248,20 +247,14 @@ class Answering:
 @pytest.fixture
 async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
     clock = ManualClock()
-    async with open_stores(tmp_path) as (_, access):
-        market = await open_sqlite_market(tmp_path / "market.db")
-        try:
-            await seed_market(market, make_coverage())
-            keys = OperatorKeys(access, clock)
-            quota_guard = QuotaGuard(access, clock, mode=None, daily_limit=100)
-            context = Context(
-                SnapshotCache(market), "http://x", "http://x/api/v1", clock, None, 100
-            )
-            calls = ToolRunner(quota_guard, context)
-            mine, theirs = await keys.create("mine"), await keys.create("theirs")
-            yield Answering(calls, market, clock, mine, theirs)
-        finally:
-            await market.close()
+    async with open_stores(tmp_path) as (market, access):
+        await seed_market(market, make_coverage())
+        keys = OperatorKeys(access, clock)
+        quota_guard = QuotaGuard(access, clock, mode=None, daily_limit=100)
+        context = Context(SnapshotCache(market), "http://x", "http://x/api/v1", clock, None, 100)
+        calls = ToolRunner(quota_guard, context)
+        mine, theirs = await keys.create("mine"), await keys.create("theirs")
+        yield Answering(calls, market, clock, mine, theirs)
 
 
 async def test_equal_arguments_give_one_page_a_version(answering: Answering):

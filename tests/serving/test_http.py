@@ -24,7 +24,7 @@ from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock, RunningService
 from tests.support.running_service import served as served
 from tests.support.sandbox_shop import open_counting_store
-from tests.support.store_homes import open_access_as
+from tests.support.store_homes import open_access_as, open_and_close
 
 pytestmark = pytest.mark.clause("endpoint", "access")
 
@@ -309,14 +309,9 @@ class FullStore(AccessStore):
 async def test_a_failure_to_store_a_notice_fails_no_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = await open_access_as(FullStore, tmp_path / "full.db")
-    try:
-        assert (
-            await who(behind_proxies(store, ManualClock()), "203.0.113.5", "1.1.1.1")
-            == "203.0.113.5"
-        )
-    finally:
-        await store.close()
+    async with open_and_close(open_access_as(FullStore, tmp_path / "full.db")) as store:
+        app = behind_proxies(store, ManualClock())
+        assert await who(app, "203.0.113.5", "1.1.1.1") == "203.0.113.5"
     assert "notice_not_kept" in capsys.readouterr().out
 
 

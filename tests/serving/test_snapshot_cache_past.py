@@ -21,7 +21,7 @@ from tests.support.example_market import (
     make_change,
     make_coverage,
 )
-from tests.support.running_service import RunningService
+from tests.support.running_service import ManualClock, RunningService
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -75,30 +75,67 @@ async def test_a_run_is_seen_whole_from_its_nominal_minute_although_its_rows_spi
         assert shown(await state(served, transport, NOON + later)) == shown(after)
 
 
-async def test_hourly_runs_within_one_nominal_batch_are_distinguished(served, transport):
-    first, second = NOON + HOUR_MS, NOON + 2 * HOUR_MS
+AT_12, AT_13, AT_14, AT_15, AT_17 = (
+    f"2026-09-30T{hour}:03:00.000Z" for hour in (12, 13, 14, 15, 17)
+)
+WRITTEN_AT = NOON + HOUR_MS + 47 * MINUTE_MS
+BACK = NOON + 5 * HOUR_MS + 20 * MINUTE_MS
+# By case: the run and the time of writing of a batch, the times and readings of its changes of XAU,
+# and the run and reading that are seen at a time.
+RUNS: dict[str, tuple[int, int | None, dict[int, int], dict[int, tuple[str, str]]]] = {
+    "hourly runs within one nominal batch are distinguished": (
+        *(NOON + 3 * HOUR_MS, None),
+        {NOON + HOUR_MS: 1, NOON + 2 * HOUR_MS: 0},
+        {
+            NOON + HOUR_MS - 1: (AT_12, "bearish"),
+            NOON + HOUR_MS: (AT_13, "bullish"),
+            NOON + 2 * HOUR_MS - 1: (AT_13, "bullish"),
+            NOON + 2 * HOUR_MS: (AT_14, "neutral"),
+            NOON + 3 * HOUR_MS - 1: (AT_14, "neutral"),
+            NOON + 3 * HOUR_MS: (AT_15, "neutral"),
+            NOON + 9 * HOUR_MS: (AT_15, "neutral"),
+        },
+    ),
+    "a batch written late counts from the time of writing": (
+        *(NOON + HOUR_MS, WRITTEN_AT),
+        {WRITTEN_AT: 1},
+        {
+            NOON + HOUR_MS: (AT_12, "bearish"),
+            NOON + HOUR_MS + MINUTE_MS: (AT_12, "bearish"),
+            WRITTEN_AT - 1: (AT_12, "bearish"),
+            WRITTEN_AT: (AT_13, "bullish"),
+            WRITTEN_AT + 1: (AT_13, "bullish"),
+            WRITTEN_AT + HOUR_MS: (AT_13, "bullish"),
+        },
+    ),
+    "hours caught up after a stop appear at the time of writing": (
+        *(NOON + 5 * HOUR_MS, BACK),
+        {BACK: 1},
+        {
+            NOON + 10 * MINUTE_MS: (AT_12, "bearish"),
+            BACK - 1: (AT_12, "bearish"),
+            BACK: (AT_17, "bullish"),
+        },
+    ),
+}
+
+
+@pytest.mark.clause("4.6.6")
+@pytest.mark.parametrize(("run", "written_at", "turned", "expected"), RUNS.values(), ids=RUNS)
+async def test_a_run_is_seen_from_its_nominal_minute_or_from_its_writing(
+    served, transport, run, written_at, turned, expected
+):
     rows = [
-        make_change(first, "XAU", "enzo", "1d", 1, -1),
-        make_change(first + 1, "XAU", "llnr", "1d", 1, -1),
-        make_change(second, "XAU", "enzo", "1d", 0, 1),
-        make_change(second + 1, "XAU", "llnr", "1d", 0, 1),
+        make_change(at + n, "XAU", key, "1d", reading)
+        for at, reading in turned.items()
+        for n, key in enumerate(("enzo", "llnr"))
     ]
-    await commit(served, NOON + 3 * HOUR_MS, *rows, written_at=None)
-    served.clock.now = NOON + 9 * HOUR_MS
-    expected = {
-        first - 1: ("2026-09-30T12:03:00.000Z", "bearish", "bearish"),
-        first: ("2026-09-30T13:03:00.000Z", "bullish", "bullish"),
-        second - 1: ("2026-09-30T13:03:00.000Z", "bullish", "bullish"),
-        second: ("2026-09-30T14:03:00.000Z", "neutral", "neutral"),
-        second + HOUR_MS - 1: ("2026-09-30T14:03:00.000Z", "neutral", "neutral"),
-        second + HOUR_MS: ("2026-09-30T15:03:00.000Z", "neutral", "neutral"),
-        served.clock.now: ("2026-09-30T15:03:00.000Z", "neutral", "neutral"),
-    }
-    for at, (as_of, enzo, llnr) in expected.items():
+    await commit(served, run, *rows, written_at=written_at)
+    for at, (as_of, reading) in expected.items():
         answer = await state(served, transport, at, ticker="XAU")
         cells = readings(answer)
-        reported = answer["as_of"], cells["XAU", "enzo", "1d"], cells["XAU", "llnr", "1d"]
-        assert reported == (as_of, enzo, llnr), format_instant(at)
+        assert (answer["as_of"], cells["XAU", "enzo", "1d"]) == (as_of, reading), format_instant(at)
+        assert cells["XAU", "llnr", "1d"] == reading, format_instant(at)
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "nominal"])
@@ -116,41 +153,6 @@ async def test_a_midnight_run_of_a_thousand_rows_is_never_half_visible(served, t
     for after, reading in {-1: "bullish", 0: "bearish", 600: "bearish", count: "bearish"}.items():
         cells = readings(await state(served, transport, midnight + after, ticker="BTC"))
         assert cells["BTC", "enzo", "1d"] == reading, after
-
-
-@pytest.mark.clause("4.6.6")
-async def test_a_batch_written_late_counts_from_the_time_of_writing(served, transport):
-    run, written_at = NOON + HOUR_MS, NOON + HOUR_MS + 47 * MINUTE_MS
-    rows = [
-        make_change(written_at, "XAU", "enzo", "1d", 1, -1),
-        make_change(written_at + 1, "XAU", "llnr", "1d", 1, -1),
-    ]
-    await commit(served, run, *rows, written_at=written_at)
-    for at in (run, run + MINUTE_MS, written_at - 1):
-        answer = await state(served, transport, at, ticker="XAU")
-        assert answer["as_of"] == "2026-09-30T12:03:00.000Z"
-        assert readings(answer)["XAU", "enzo", "1d"] == "bearish"
-    for at in (written_at, written_at + 1, written_at + HOUR_MS):
-        answer = await state(served, transport, at, ticker="XAU")
-        assert answer["as_of"] == "2026-09-30T13:03:00.000Z"
-        cells = readings(answer)
-        assert cells["XAU", "enzo", "1d"] == cells["XAU", "llnr", "1d"] == "bullish"
-
-
-async def test_hours_caught_up_after_a_stop_appear_at_the_time_of_writing(served, transport):
-    back = NOON + 5 * HOUR_MS + 20 * MINUTE_MS
-    rows = [
-        make_change(back + n, "XAU", key, "1d", 1, -1) for n, key in enumerate(("enzo", "llnr"))
-    ]
-    await commit(served, NOON + 5 * HOUR_MS, *rows, written_at=back)
-    stopped = await state(served, transport, back - 1)
-    assert shown(stopped) == shown(await state(served, transport, NOON + 10 * MINUTE_MS))
-    resumed = await state(served, transport, back)
-    assert resumed["as_of"] == "2026-09-30T17:03:00.000Z"
-    assert readings(resumed) == readings(stopped) | {
-        ("XAU", "enzo", "1d"): "bullish",
-        ("XAU", "llnr", "1d"): "bullish",
-    }
 
 
 async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served, transport):
@@ -194,14 +196,9 @@ async def test_dexter_has_its_reading_of_that_time(served, transport):
         answer = await state(served, transport, at, ticker="BTC")
         assert readings(answer)["BTC", "dexter", "4h"] == reading
         assert answer["meta"].get("legacy_keys", {}) == {"dexter": "enzo"}
-        (btc,) = (
-            result
-            for result in (
-                await served.fetch_answer(transport, CONFLUENCE, as_of=format_instant(at))
-            )["results"]
-            if result["ticker"] == "BTC"
-        )
-        assert btc["votes"]["dexter"] == reading
+        agreeing = await served.fetch_answer(transport, CONFLUENCE, as_of=format_instant(at))
+        votes = {result["ticker"]: result["votes"] for result in agreeing["results"]}
+        assert votes["BTC"]["dexter"] == reading
 
 
 async def test_a_cell_that_had_no_reading_then_is_absent(served, transport):
@@ -238,11 +235,7 @@ async def test_now_is_an_instant_like_any_other(served, transport):
     await commit(served, NOON + HOUR_MS, written_at=NOON + HOUR_MS + 5, late="ETH")
     current = await served.fetch_answer(transport, STATE)
     past = await state(served, transport, served.clock.now)
-    assert (past["assets"], past["counts"], past["as_of"]) == (
-        current["assets"],
-        current["counts"],
-        current["as_of"],
-    )
+    assert shown(past) == shown(current)
     assert (
         past["meta"].get("late_assets", {})
         == current["meta"].get("late_assets", {})
@@ -292,28 +285,37 @@ async def test_an_instant_has_any_zone_or_is_utc(served, transport):
         assert await served.fetch_answer(transport, STATE, as_of=text) == expected
 
 
-async def test_the_earliest_time_is_served_and_one_millisecond_before_names_it(served, transport):
-    for tool in (STATE, CONFLUENCE):
-        answer = await served.fetch_answer(transport, tool, as_of=format_instant(EDGE))
-        assert answer["as_of"] == format_instant(EDGE) == "2025-09-30T12:03:00.000Z"
-        status, error = await served.fetch_refusal(transport, tool, as_of=format_instant(EDGE - 1))
-        assert (status, error["error"]) == (400, "invalid_parameter")
-        assert 'as_of: "2025-09-30T12:02:59.999Z"' in error["message"]
-        assert "accepted: 2025-09-30T12:03:00.000Z to now" in error["message"]
+SERVED_AT = ManualClock().now
+MALFORMED = ["as_of", "2026-10-01T13:05:00.000Z"]
 
 
-async def test_a_future_time_is_refused_and_now_is_named(served, transport):
-    now = served.clock.now
-    for tool in (STATE, CONFLUENCE):
-        assert (await served.fetch_answer(transport, tool, as_of=format_instant(now)))[
-            "as_of"
-        ] == format_instant(NOON)
-        for later in (1, DAY_MS):
-            status, error = await served.fetch_refusal(
-                transport, tool, as_of=format_instant(now + later)
+@pytest.mark.parametrize("tool", [STATE, CONFLUENCE])
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            format_instant(EDGE - 1),
+            ['as_of: "2025-09-30T12:02:59.999Z"', "accepted: 2025-09-30T12:03:00.000Z to now"],
+        ),
+        *(
+            (
+                format_instant(later),
+                [f"to now ({format_instant(SERVED_AT)}); omit it for the current"],
             )
-            assert (status, error["error"]) == (400, "invalid_parameter")
-            assert f"to now ({format_instant(now)}); omit it for the current" in error["message"]
+            for later in (SERVED_AT + 1, SERVED_AT + DAY_MS)
+        ),
+        *((text, MALFORMED) for text in ("last week", "2026-09-31", "1790769600")),
+    ],
+)
+async def test_a_time_outside_of_the_past_or_malformed_is_refused(
+    served, transport, tool, text, parts
+):
+    status, error = await served.fetch_refusal(transport, tool, as_of=text)
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert [part for part in parts if part not in error["message"]] == []
+    for at, as_of in ((EDGE, EDGE), (SERVED_AT, NOON)):
+        answer = await served.fetch_answer(transport, tool, as_of=format_instant(at))
+        assert answer["as_of"] == format_instant(as_of)
 
 
 async def test_rows_newer_than_a_clock_that_went_back_can_still_be_read(served, transport):
@@ -321,15 +323,6 @@ async def test_rows_newer_than_a_clock_that_went_back_can_still_be_read(served, 
     assert (await state(served, transport, NOON))["as_of"] == format_instant(NOON)
     status, _ = await served.fetch_refusal(transport, STATE, as_of=format_instant(NOON + 6))
     assert status == 400
-
-
-@pytest.mark.parametrize("text", ["last week", "2026-09-31", "1790769600"])
-async def test_a_malformed_instant_is_refused_with_an_example(served, transport, text):
-    for tool in (STATE, CONFLUENCE):
-        status, error = await served.fetch_refusal(transport, tool, as_of=text)
-        assert (status, error["error"]) == (400, "invalid_parameter")
-        assert "as_of" in error["message"]
-        assert "2026-10-01T13:05:00.000Z" in error["message"]
 
 
 @pytest.mark.parametrize(

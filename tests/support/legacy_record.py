@@ -19,7 +19,7 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.version import VERSION
 from tests.support.example_market import make_coverage
 from tests.support.response_schemas import add_fields
-from tests.support.running_service import RunningService, open_loopback_socket, run_app, run_service
+from tests.support.running_service import RunningService, run_service, serve_app
 from tools.output_schemas import build_output_schema
 
 
@@ -39,9 +39,8 @@ async def serve_later_version(served: RunningService) -> AsyncIterator[str]:
         return Response(content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     app = Starlette(routes=[Route("/api/v1/mcp", forward, methods=["GET", "POST", "DELETE"])])
-    with open_loopback_socket() as bound:
-        async with run_app(app, bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    async with serve_app(lambda _: app) as base_url:
+        yield base_url
 
 
 def _add_to_result(tool: str, answer: dict[str, Any]) -> bytes:

@@ -145,12 +145,11 @@ class HandClient:
         fields = {name: value for name, value in form.items() if value is not None}
         return await self.served.client.post(path, data=fields)
 
-    async def connect(self, plan: MemberPlan | None = None) -> dict[str, Any]:
+    async def connect(self, plan: MemberPlan | None = None) -> Any:
         """Return the tokens of a new connection."""
         response = await self.exchange(await self.get_code(plan))
         assert response.status_code == 200, response.text
-        tokens: dict[str, Any] = response.json()
-        return tokens
+        return response.json()
 
     async def call(
         self, token: str, name: str = "signals_get_usage", path: str = "/mcp"

@@ -140,24 +140,22 @@ class RunningService:
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.client.post("/api/v1/mcp", content=content, headers=sent)
 
-    async def rpc(self, method: str, params: Any = None, **headers: str) -> dict[str, Any]:
+    async def rpc(self, method: str, params: Any = None, **headers: str) -> Any:
         """Return the response object of one request."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method}
         response = await self.post_mcp(
             body if params is None else {**body, "params": params}, **headers
         )
         assert response.status_code == 200
-        answer: dict[str, Any] = response.json()
-        return answer
+        return response.json()
 
     async def call(
         self, tool: str, arguments: Any = None, headers: dict[str, str] | None = None
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Return the result of one tools/call, with the key unless headers are given."""
         params = {"name": tool, "arguments": arguments or {}}
         sent = self.key_headers if headers is None else headers
-        result: dict[str, Any] = (await self.rpc("tools/call", params, **sent))["result"]
-        return result
+        return (await self.rpc("tools/call", params, **sent))["result"]
 
     async def fetch_answer(
         self, transport: Transport, tool: str, **arguments: Any
@@ -224,6 +222,15 @@ async def run_app(
         yield
     finally:
         await asyncio.wait_for(_stop_server(server), 10)
+
+
+@asynccontextmanager
+async def serve_app(build: Callable[[str], Any], **options: Any) -> AsyncIterator[str]:
+    """Run the app that `build` returns for its base URL, and yield that."""
+    with open_loopback_socket() as bound:
+        base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        async with run_app(build(base_url), bound, **options):
+            yield base_url
 
 
 def _call_at_once(delay: float, callback: Callable[..., object], *, context: Context) -> None:
@@ -365,13 +372,12 @@ class ServiceProcess:
         self._client = client
         self._clock = clock
 
-    async def get_at(self, now: int, path: str, **arguments: str) -> dict[str, Any]:
+    async def get_at(self, now: int, path: str, **arguments: str) -> Any:
         """Return the response of a path below /api/v1 at a time of the service's clock."""
         self._clock.value = now
         response = await self._client.get(f"/api/v1{path}", params=arguments)
         assert response.status_code == 200, response.text
-        answer: dict[str, Any] = response.json()
-        return answer
+        return response.json()
 
 
 @asynccontextmanager

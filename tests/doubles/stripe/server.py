@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from schemas.vocabulary import Clock
 from tests.doubles.stripe.records import COLLECTIONS, Object, StripeRecords
-from tests.support.running_service import open_loopback_socket, run_app
+from tests.support.running_service import serve_app
 
 KINDS = {path: kind for kind, path in COLLECTIONS.items()}
 EXPANDABLE = {"customer", "line_items", "subscription", "charge"}
@@ -250,14 +250,12 @@ class StripeDouble(StripeRecords):
         return self.list_objects("checkout.session")
 
     def subscription_of(self, session: str) -> str:
-        subscription: str = self.objects[session]["subscription"]
-        return subscription
+        return str(self.objects[session]["subscription"])
 
     def charge_of(self, session: str) -> str:
         """Return the id of the newest charge of a paid checkout's customer."""
         customer = self.objects[session]["customer"]
-        charge: str = self.list_objects("charge", customer=customer)[0]["id"]
-        return charge
+        return str(self.list_objects("charge", customer=customer)[0]["id"])
 
     def fail(self, status: int, *, times: int = 1, is_executed: bool = False) -> None:
         """Answer the next requests with a status, before or after executing them."""
@@ -346,9 +344,8 @@ def sign_payload(payload: bytes, at: int, secret: str) -> str:
 async def run_stripe_double(clock: Clock, *, livemode: bool = False) -> AsyncIterator[StripeDouble]:
     """Run a Stripe until the block ends; `clock` returns epoch ms."""
     double = StripeDouble(clock, livemode=livemode)
-    with open_loopback_socket() as bound:
-        async with run_app(double.build_app(f"http://127.0.0.1:{bound.getsockname()[1]}"), bound):
-            try:
-                yield double
-            finally:
-                double.release()
+    async with serve_app(double.build_app):
+        try:
+            yield double
+        finally:
+            double.release()
