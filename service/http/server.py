@@ -2,9 +2,9 @@
 
 uvicorn itself waits without end for the rest of a request and for a client that reads no response,
 and accepts a head of any length. The gate is a protocol to the event loop and a transport to
-uvicorn's protocol. It uses what asyncio documents and the scope of ASGI, whose `state` names the
-connection of a request; only uvicorn's refusal of bytes that are no request is replaced. The bytes
-of heads, of chunks' heads and of trailers are bounded here, bodies by the app.
+uvicorn's protocol. It uses only what asyncio documents and the scope of ASGI, whose `state` names
+the connection of a request. The bytes of heads, of chunks' heads and of trailers are bounded here,
+bodies by the app.
 
 Each request has a debug line in the log, and the refusals have at most ten lines a minute. A line
 has the route's template, never a path, query, header or body: clients put keys and addresses into
@@ -37,7 +37,7 @@ from socket import (
     socket,
 )
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import structlog
 import uvicorn
@@ -47,8 +47,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from schemas.errors import ApiError
 from service.config.settings import DEFAULT_IDLE_S, SettingsError
+from serving.cors import ANY_ORIGIN_HEADERS
 from serving.error_responses import CLIENT_CLOSED_REQUEST
-from serving.host_origin import ANY_ORIGIN_HEADERS
 from serving.http import (
     CLOSE_CONNECTION,
     ERROR_KEY,
@@ -56,6 +56,7 @@ from serving.http import (
     ON_DISCONNECT_KEY,
     REQUEST_ID_KEY,
     TOOL_KEY,
+    HeaderMap,
     build_size_error,
     http_error,
     read_headers,
@@ -80,8 +81,6 @@ REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 # The heads of chunks and the trailers of a body. Each chunk costs about a microsecond, and uvicorn
 # keeps trailers of any length. A body of a megabyte in chunks of a kilobyte has 7 KB.
 MAX_FRAMING_BYTES = 8 * 1024
-# What may come of a request before its app reads on; uvicorn stops at 64 KB of a body.
-MAX_UNREAD_BYTES = 128 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0
 # All connections read into it, one after the other. Small, because each end of a head in what was
@@ -189,52 +188,41 @@ class Connections:
             loop.call_later(min(1.0, self.idle_s / 4), self.sweep, loop)
 
 
-class _Parser(HttpToolsProtocol):
-    def send_400_response(self, msg: str) -> None:
-        self.app_state["gate"].refuse(http_error(400, msg))
-
-
-class Gate(asyncio.BufferedProtocol):
-    """A connection: a protocol to the event loop, and to uvicorn's protocol the transport."""
+class Gate(asyncio.BufferedProtocol, asyncio.Transport):
+    """A connection between the event loop's transport and uvicorn's protocol."""
 
     transport: asyncio.Transport
     id_prefix: str
-    is_closed = is_paused = is_answered = False
+    is_parsing = is_closed = is_paused = is_answered = False
     # Whether the app has read all that came of the body, and waits for more.
     is_awaited = False
-    # What came since the last request began or ended, without what its app has read of the body.
-    received, request_count, unparsed = 0, 0, b""
+    # Whether the next end of a head is that of the next request, not part of a body before it.
+    is_before_head = True
+    # Whether the whole request has been read; there is none at first.
+    is_read = True
+    room, request_count, unparsed = MAX_HEAD_BYTES, 0, b""
+    check: asyncio.Handle | None = None
 
     def __init__(self, connections: Connections, app_state: dict[str, Any], **named: Any) -> None:
         """Take what uvicorn gives to a protocol; `connections` are those of the server."""
+        super().__init__()
         self.connections, self.loop = connections, asyncio.get_running_loop()
-        self.inner = _Parser(app_state=app_state | {"gate": self}, **named)
+        self.inner = HttpToolsProtocol(app_state=app_state | {"gate": self}, **named)
         self.pause_writing = self.inner.pause_writing  # type: ignore[method-assign]
         self.resume_writing = self.inner.resume_writing  # type: ignore[method-assign]
         self.scope: Scope = {}
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what uvicorn uses of the transport."""
-        # The event loop looks for attributes before there is one. Kept, because each response takes
-        # some of them.
-        value = vars(self)[name] = getattr(vars(self).get("transport"), name)
-        return value
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection."""
         self.transport, self.id_prefix = transport, os.urandom(8).hex()
+        self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
         self.connections.add(self)
-        self.inner.connection_made(cast(asyncio.Transport, self))
+        self.inner.connection_made(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Count the connection no more."""
-        self.connections.waiting.pop(self, None)
-        if not self.is_closed:
-            self.leave(error)
-
-    def leave(self, error: Exception | None) -> None:
-        """Tell uvicorn that the client has left, and the line in which its request waits."""
+        """Tell uvicorn, and the line in which a request waits."""
         self.is_closed = True
+        self.connections.waiting.pop(self, None)
         if (give_up := self.scope.get(ON_DISCONNECT_KEY)) is not None:
             give_up()
         self.inner.connection_lost(error)
@@ -244,43 +232,58 @@ class Gate(asyncio.BufferedProtocol):
         return READ_BUFFER
 
     def buffer_updated(self, size: int) -> None:
-        """Let uvicorn parse what was read."""
+        """Let uvicorn parse what was read; stop reading if it is more than there is room for."""
         if self.is_closed:
             return
-        self.received += size
+        self.room -= size
         self.unparsed += bytes(READ_BUFFER[:size])
         self.parse()
-        if self.received > MAX_FRAMING_BYTES and not self.is_closed:
+        if self.room < 0 and not self.is_closed:
             # The app of a request that was just read begins before this call, or reads on.
             self.transport.pause_reading()
-            self.loop.call_soon(self.check)
+            self.plan_check()
+
+    def plan_check(self) -> None:
+        """Check the room once the app has had its turn at all that was read."""
+        # One that was planned before a read would come before the app's turn at what it brought.
+        if self.check is not None:
+            self.check.cancel()
+        self.check = self.loop.call_soon(self.check_room)
 
     def parse(self) -> None:
         """Let uvicorn parse head by head, until it wants no more for now."""
         # It would keep each of the requests that are ahead of their responses, in 4 KB.
         while self.unparsed and not self.is_paused and not self.is_closed:
-            head, end, self.unparsed = self.unparsed.partition(b"\r\n\r\n")
+            head, end, rest = self.unparsed.partition(b"\r\n\r\n")
+            if end and self.is_before_head:
+                self.is_before_head, self.room = False, MAX_FRAMING_BYTES - len(rest)
+            self.unparsed, self.is_parsing = rest, True
             self.inner.data_received(head + end)
+            self.is_parsing = False
 
-    def check(self) -> None:
-        """Read on, or refuse a request of which too much came that no app reads."""
-        most = MAX_FRAMING_BYTES if self.is_awaited else MAX_UNREAD_BYTES
-        if not self.scope and self.received > MAX_HEAD_BYTES:
+    def check_room(self) -> None:
+        """Read on if there is room, refuse the request if the app cannot make any."""
+        if self.is_closed:
+            return
+        if self.room >= 0:
+            if not self.is_paused:
+                self.transport.resume_reading()
+        elif not self.scope:
             self.refuse(build_size_error(431, "head of the request", MAX_HEAD_BYTES))
-        elif self.scope and self.received > most:
-            part = "framing of the body (heads of chunks, trailers)"
-            self.refuse(build_size_error(431, part, MAX_FRAMING_BYTES))
-        elif not self.is_paused and not self.is_closed:
-            self.transport.resume_reading()
+        elif self.is_awaited:
+            self.refuse(
+                build_size_error(
+                    431, "framing of the body (heads of chunks, trailers)", MAX_FRAMING_BYTES
+                )
+            )
 
     def refuse(self, error: ApiError) -> None:
         """Answer a request that reaches no app, or no further, and close the connection."""
-        if self.is_closed or self.transport.is_closing():
-            return
         if not self.is_answered:
             request_id, status = self.create_request_id(), error.status
-            fields = {"request_id": request_id, "status": status, "reason": str(error)}
-            self.connections.refusals.write(fields)
+            self.connections.refusals.write(
+                {"request_id": request_id, "status": status, "reason": str(error)}
+            )
             body = format_error_body(error, self.connections.docs)
             head = (
                 f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(),
@@ -290,25 +293,73 @@ class Gate(asyncio.BufferedProtocol):
                 b"x-request-id: %b\r\n\r\n" % request_id.encode(),
             )
             self.transport.write(b"".join((*head, body)))
-        self.leave(ConnectionAbortedError())
-        # Closing a socket with unread bytes resets it, and the client could lose the response.
-        self.transport.write_eof()
-        self.transport.resume_reading()
-        self.loop.call_later(LINGER_S, self.transport.abort)
+        self.is_read = False
+        self.close()
 
     def create_request_id(self) -> str:
         """Return an id for a request of this connection."""
         self.request_count += 1
         return f"{self.id_prefix}-{self.request_count:04x}"
 
-    def restart(self, scope: Scope) -> None:
-        """Count bytes and time anew, for the app that begins to run on a request, or has ended."""
-        self.scope, self.received, self.is_answered, self.is_awaited = scope, 0, False, False
+    def begin(self, scope: Scope, headers: HeaderMap) -> None:
+        """Note that the app begins to run on a request."""
+        self.scope, self.is_before_head, self.is_answered = scope, False, False
+        self.room = min(self.room, MAX_FRAMING_BYTES)
+        self.is_read = b"content-length" not in headers and b"transfer-encoding" not in headers
+        self.wait_anew()
+
+    def await_body(self) -> None:
+        """Note that the app waits for more of the body."""
+        self.is_awaited = True
+        if self.room < 0:
+            self.plan_check()
+
+    def take_body(self, size: int, *, is_last: bool) -> None:
+        """Note that the app has read a part of the body, and whether it was the last one."""
+        self.is_awaited, self.is_read = False, is_last
+        self.room += size
+
+    def end(self, unread_bytes: int) -> None:
+        """Note that the app has ended; `unread_bytes` of its request may still come."""
+        if self.room < 0:
+            self.plan_check()
+        self.scope, self.is_before_head = {}, unread_bytes == 0
+        self.is_answered = self.is_awaited = False
+        self.room = MAX_HEAD_BYTES + unread_bytes
+        self.wait_anew()
+
+    def wait_anew(self) -> None:
+        """Count the time from now on, unless the connection is closed already."""
         if self in self.connections.waiting:
             self.connections.waiting[self] = self.loop.time()
             self.connections.waiting.move_to_end(self)
 
-    # What uvicorn calls on its transport, beside `__getattr__`.
+    # What uvicorn calls on its transport.
+
+    def write(self, data: Any) -> None:
+        """Write a part of a response; uvloop sends the parts of one turn together."""
+        if self.is_parsing:
+            # The app writes at other times; this is uvicorn's refusal of bytes that are no request.
+            self.refuse(http_error(400, "Invalid HTTP request received."))
+        elif not self.is_closed:
+            self.transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection; if more of the request may come, discard it for a moment first."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self.is_read:
+            self.transport.close()
+            return
+        # Closing a socket with unread bytes resets it, and the client could lose the response.
+        self.transport.write_eof()
+        self.transport.resume_reading()
+        self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is closed, or about to be."""
+        return self.is_closed
 
     def pause_reading(self) -> None:
         """Stop reading the rest of a body, or requests ahead of their responses."""
@@ -403,35 +454,27 @@ class Exchanges:
         name = sent_id.decode() if is_kept else gate.create_request_id()
         scope[REQUEST_ID_KEY] = request_id = name.encode()
         bind_contextvars(request_id=name)
-        gate.restart(scope)
-        # Whether the whole request has been read.
-        is_read = b"content-length" not in headers and b"transfer-encoding" not in headers
-        # Whether the end of the response waits for the rest of the request.
-        is_held = False
+        gate.begin(scope, headers)
         length = headers.get(b"content-length", b"")
-        is_short = length.isdigit() and len(length) < 9 and int(length) <= MAX_HEAD_BYTES
+        # A short body that no app reads is skipped; after any other, the next request is not found.
+        unread_bytes = int(length) if length.isdigit() and len(length) < 9 else MAX_HEAD_BYTES + 1
 
         async def receive_body() -> Message:
-            nonlocal is_read
-            gate.is_awaited = True
+            gate.await_body()
             event = await receive()
-            gate.is_awaited, is_read = False, not event.get("more_body", False)
-            # Some of it may have come before the app began.
-            gate.received = max(0, gate.received - len(event.get("body", b"")))
+            gate.take_body(len(event.get("body", b"")), is_last=not event.get("more_body", False))
             return event
 
         async def send_event(event: Message) -> None:
-            nonlocal status, is_held
+            nonlocal status
             if event["type"] == "http.response.start":
                 status = event["status"]
                 event["headers"] = [(b"x-request-id", request_id), *event["headers"]]
-                # A short body that no app reads is skipped; after any other, the next request is
-                # not found. The parser leaves what follows an upgrade to another protocol.
-                if b"upgrade" in headers or not (is_read or is_short) or self.is_ending:
+                is_skipped = gate.is_read or unread_bytes <= MAX_HEAD_BYTES
+                # The parser leaves what follows an upgrade to another protocol.
+                if b"upgrade" in headers or not is_skipped or self.is_ending:
                     event["headers"].append(CLOSE_CONNECTION)
                 gate.is_answered = not gate.is_closed
-            elif not is_read and b"expect" not in headers and not event.get("more_body", False):
-                event, is_held = {**event, "more_body": True}, True
             await send(event)
 
         try:
@@ -442,18 +485,10 @@ class Exchanges:
         finally:
             if gate.is_closed and not gate.is_answered:
                 status = CLIENT_CLOSED_REQUEST
+            gate.end(0 if gate.is_read else unread_bytes)
             if status >= 400 or ERROR_KEY in scope or self._logs_all:
                 seconds = perf_counter() - started_at
                 log_response(scope, status, seconds, self._refusals, self._failures)
-            if is_held:
-                # Closing a socket with unread bytes resets it, and the client could lose the
-                # response.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LINGER_S):
-                        while not is_read:
-                            await receive_body()
-                await send({"type": "http.response.body"})
-            gate.restart({})
 
 
 class Server(uvicorn.Server):
