@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import starmap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +80,11 @@ class ChangeTable(Sequence[ChangeRow]):
         for at, (ticker, indicator, timeframe, epoch), closed, *rest in columns:
             yield ChangeRow(at, ticker, indicator, timeframe, closed, epoch, *rest)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return a row, or a table of the rows of a slice."""
+    @overload
+    def __getitem__(self, index: int) -> ChangeRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> "ChangeTable": ...
+    def __getitem__(self, index: int | slice) -> "ChangeRow | ChangeTable":
         if isinstance(index, slice):
             return self.select(index)
         return next(iter(self.select(np.array([range(len(self))[index]]))))

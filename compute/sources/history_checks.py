@@ -235,8 +235,8 @@ Rows = tuple[Times, Prices]
 async def check_recorded_past(store: MarketStore, source: FilesSource, universe: Universe) -> None:
     """Raise SourceError if the recording has other prices, rates or rows than the store.
 
-    All that the recording has up to the last run is compared. Later rows may be added, and the
-    oldest rows may be gone from the recording: they stay in the store.
+    All that the recording has up to the last run is compared. Rows of later runs may be added, and
+    the oldest rows may be gone from the recording: they stay in the store.
     """
     # The stored rows were published, and a recording cannot say why its past is another one now.
     # So nothing is restated, as it is for a split of a live stock; the operator has to decide.
@@ -258,6 +258,7 @@ async def _find_differences(
     covered = {asset.ticker for asset in coverage.assets if asset.timeframes} if coverage else ()
     done_hour = find_last_run(progress.market_time)
     watermarks = {row.ticker: row.watermark for row in await store.watermarks()}
+    next_run, ends = done_hour + HOUR_S, universe.end_time_by_ticker
     for ticker in sorted(await store.publish_from()):
         native = source.get_native_timeframe(ticker)
         if native is None:
@@ -266,10 +267,11 @@ async def _find_differences(
         # An asset that was not covered for a while continues at its last stored bar.
         is_continued = ticker in covered or not len(bars)
         until = done_hour if is_continued else int(bars.close_time[-1])
-        # A file that ended before the others may go on: the next run steps those bars.
-        until = min(until, watermarks.get(ticker, until))
+        # An hourly file that ended before the others may go on, if another run steps those bars.
+        if next_run <= (source.ends_at or 0) and next_run < ends.get(ticker, next_run + 1):
+            until = min(until, watermarks.get(ticker, until))
         # A removed asset has no bars that close after its removal.
-        until = min(until, universe.end_time_by_ticker.get(ticker, until + 1) - 1)
+        until = min(until, ends.get(ticker, until + 1) - 1)
         recorded = await source.fetch(ticker, -1, until)
         stored = bars.select(bars.close_time <= until)
         # No reading depends on a volume, and vendors correct them for days.

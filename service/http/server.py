@@ -47,8 +47,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from schemas.errors import ApiError
 from service.config.settings import DEFAULT_IDLE_S, SettingsError
-from serving.cors import ANY_ORIGIN_HEADERS
 from serving.error_responses import CLIENT_CLOSED_REQUEST
+from serving.host_origin import ANY_ORIGIN_HEADERS
 from serving.http import (
     CLOSE_CONNECTION,
     ERROR_KEY,

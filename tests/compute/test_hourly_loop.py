@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from compute import hourly_pipeline as runs_module
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop, log_run_failure
 from compute.hourly_pipeline import HourlyPipeline
@@ -410,7 +411,11 @@ async def test_a_clock_that_jumps_leaves_no_hour_out_and_repeats_none(
     "ticks", [1, 30, 300, 3000, *(pytest.param(n, marks=prove) for n in range(50, 3000, 131))]
 )
 @pytest.mark.sampled(2)
-async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path: Path, ticks: int):
+async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(
+    tmp_path: Path, ticks: int, monkeypatch: pytest.MonkeyPatch
+):
+    # Several batches, so that one is committed while the next one steps.
+    monkeypatch.setattr(runs_module, "BATCH_S", 20 * HOUR_S)
     contents = []
     for name, cancelled_at in (("whole.db", 0), ("cancelled.db", ticks)):
         path, clock = tmp_path / name, AcceleratedClock(march_s("10:20"), step_s=600)

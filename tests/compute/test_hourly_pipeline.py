@@ -1,9 +1,12 @@
 """Hard bars through the whole pipeline: replay, clean audit, and each asset stepped by itself."""
 
 import asyncio
+import gc
 import os
+import pickle
 import random
 import sqlite3
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -288,21 +291,32 @@ async def test_a_store_of_400_days_holds_the_retained_rows_and_no_others(
     tmp_path: Path, size: Size
 ):
     universe, clock = only(*size.tickers), AcceleratedClock(LONG_RUN_START, size.stride_s)
-    committed: list[ChangeRow] = []
-    counts: list[int] = []
+    # Not in memory, which must not grow.
+    copy = tmp_path / "rows"
+    counts, traced = list[int](), list[int]()
 
     class Copied(MarketStore):
         async def commit(self, batch: Batch) -> None:
             await super().commit(batch)
-            committed.extend(batch.changes)
+            with copy.open("ab") as file:
+                pickle.dump(list(batch.changes), file)
 
     async with open_and_close(open_market_as(Copied, tmp_path / "m.db")) as store:
 
         async def look_ten_times() -> None:
             if (clock.now_s - LONG_RUN_START) * 10 // (DAYS * DAY_S) > len(counts):
-                held = await list_changes(store)
+                held, committed = await list_changes(store), list[ChangeRow]()
+                with copy.open("rb") as file:
+                    while file.peek(1):
+                        committed += pickle.load(file)
                 assert held == list_kept(committed, (await store.progress()).pruned_before)
                 counts.append(len(held))
+                del held, committed
+                gc.collect()
+                if tracemalloc.is_tracing():
+                    traced.append(tracemalloc.get_traced_memory()[0])
+                elif size is SHORT and len(counts) == 7:
+                    tracemalloc.start()
 
         clock.watch, clock.ends_at = look_ten_times, LONG_RUN_START + DAYS * DAY_S
         origin = (LONG_RUN_START - size.history_s) // DAY_S * DAY_S
@@ -310,7 +324,10 @@ async def test_a_store_of_400_days_holds_the_retained_rows_and_no_others(
         opener = partial(HourlyPipeline.open, store, source, universe, size.indicators, clock)
         with pytest.raises(ClockEnded):
             await HourlyLoop(opener, store, clock, clock.sleep).run()
+        tracemalloc.stop()
         report = await audit_market(store, universe, size.indicators)
     assert report.findings == []
     assert (report.checked["changes"], len(counts)) == (counts[-1], 10)
     assert counts[-1] <= 1.05 * counts[-2]
+    # The rows of the months between would take more.
+    assert max(traced[1:], default=0) - min(traced[1:], default=0) < 500_000

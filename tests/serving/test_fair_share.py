@@ -434,33 +434,41 @@ async def test_a_client_that_leaves_during_its_request_does_not_end_it(doorway: 
     assert (await doorway.send("/1"))[ON_DISCONNECT_KEY] is None
 
 
-@pytest.mark.clause("8.59")
-async def test_a_counted_call_makes_its_key_one_that_waits_for_nobody(
-    home: StoreHome, transport: Transport
-) -> None:
-    # No pause ends by itself.
+@pytest.fixture
+async def paused(home: StoreHome) -> AsyncIterator[tuple[RunningService, ManualTimers]]:
+    """A service in which no pause ends by itself."""
     timers = ManualTimers()
     address = Path(home.address) if isinstance(home, SqliteHome) else home.address
     share = FairShare(clock=timers.clock, call_later=timers.call_later)
     async with run_service(address, make_coverage(), fair_share=share) as served:
-        for ticker in ("BTC", "ETH"):
-            answer = await call_tool(served, transport, STATE, served.key_headers, ticker=ticker)
-            assert answer.status == 200
-        assert (await served.client.get("/feed")).status_code == 200
-        # Nothing ends the pause after this page, so the next one waits for good.
-        waiting = asyncio.create_task(served.client.get("/feed"))
-        async with asyncio.timeout(DEADLINE_S):
-            assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
-        assert not waiting.done()
-        while not waiting.done():
-            timers.move(STRANGER_PAUSE_S)
-            await asyncio.sleep(0)
-        assert waiting.result().status_code == 200
+        yield served, timers
 
 
 @pytest.mark.clause("8.59")
-async def test_a_revoked_key_waits_as_a_stranger(paused: Paused, transport: Transport) -> None:
-    served, timers = paused.served, paused.timers
+async def test_a_counted_call_makes_its_key_one_that_waits_for_nobody(
+    paused: tuple[RunningService, ManualTimers], transport: Transport
+) -> None:
+    served, timers = paused
+    for ticker in ("BTC", "ETH"):
+        answer = await call_tool(served, transport, STATE, served.key_headers, ticker=ticker)
+        assert answer.status == 200
+    assert (await served.client.get("/feed")).status_code == 200
+    # Nothing ends the pause after this page, so the next one waits for good.
+    waiting = asyncio.create_task(served.client.get("/feed"))
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
+    assert not waiting.done()
+    while not waiting.done():
+        timers.move(STRANGER_PAUSE_S)
+        await asyncio.sleep(0)
+    assert waiting.result().status_code == 200
+
+
+@pytest.mark.clause("8.59")
+async def test_a_revoked_key_waits_as_a_stranger(
+    paused: tuple[RunningService, ManualTimers], transport: Transport
+) -> None:
+    served, timers = paused
     revoked = {"Authorization": f"Bearer {await served.keys.create('revoked')}"}
     await served.keys.revoke((await served.keys.list())[-1].id)
     assert (await call_tool(served, transport, STATE, revoked)).status == 403

@@ -813,6 +813,10 @@ async def test_a_file_that_ended_before_the_others_may_go_on(
     store = await compute(home, folder, universe)
     fresh = await open_sqlite_market(tmp_path / "fresh.db")
     try:
+        write_bars(folder, "ETH", eth[:-24])
+        # No run would follow that steps these.
+        with pytest.raises(SourceError, match=rf"\({hours} added\)"):
+            await check_recorded_past(store, FilesSource(folder, universe), universe)
         write_folder(folder, [*BTC, *make_bars("BTC", list_opens(DONE, until))])
         write_bars(folder, "ETH", eth)
         await check_recorded_past(store, FilesSource(folder, universe), universe)
@@ -822,6 +826,26 @@ async def test_a_file_that_ended_before_the_others_may_go_on(
         assert (await audit_market(store, universe, INDICATORS)).findings == []
     finally:
         await fresh.close()
+        await store.close()
+
+
+async def test_a_removed_asset_gains_no_bars_after_the_others_have_passed_its_removal(
+    home: StoreHome, tmp_path: Path, universe: Universe
+):
+    folder, removal = tmp_path / "folder", universe.end_time_by_ticker["MATIC"]
+    first, store = removal - 5 * DAY_S, await home.open_market()
+    try:
+        for matic_end, btc_end, expected in (
+            (removal - 2 * DAY_S, removal + DAY_S, nullcontext()),
+            (removal, removal + 2 * DAY_S, pytest.raises(SourceError, match="added")),
+        ):
+            folder.mkdir(exist_ok=True)
+            write_bars(folder, "MATIC", make_bars("MATIC", list_opens(first, matic_end)))
+            write_bars(folder, "BTC", make_bars("BTC", list_opens(first, btc_end)))
+            with expected:
+                await check_recorded_past(store, FilesSource(folder, universe), universe)
+                await (await open_pipeline(store, folder, universe)).run_until(btc_end)
+    finally:
         await store.close()
 
 

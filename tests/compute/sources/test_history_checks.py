@@ -25,6 +25,7 @@ from serving.snapshot import build_snapshot
 from tests.compute.sources.conftest import Open
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble
+from tests.support.bar_sets import get_recorded_folder, load_series, require_recorded
 from tests.support.live_service import (
     START,
     LiveService,
@@ -410,6 +411,26 @@ async def test_the_bars_after_a_spike_or_a_crash_are_plausible() -> None:
             row = RawBar(START + 7 * HOUR_S, price, price, price, price, 1.0)
             later = extreme.concatenate(Series.from_rows([row], HOUR_S))
             assert await find_reason_to_hold(later, []) == ""
+
+
+async def test_one_of_97305_recorded_bars_is_extreme() -> None:
+    require_recorded()
+    found, count = [], 0
+    for name, columns in load_series(get_recorded_folder()):
+        if not name.endswith(" 1h"):
+            continue
+        prices = [columns[key] for key in ("open", "high", "low", "close", "volume")]
+        closes = columns["close_time"]
+        bars = Series(closes - HOUR_S, closes, *prices)
+        count += len(bars) - 6
+        # A bar that leaves the range of six has left that of one. The others need no judgement.
+        highs, lows = np.maximum(bars.open, bars.high), np.minimum(bars.open, bars.low)
+        moved = (highs[1:] > 1.29 * highs[:-1]) | (lows[1:] < lows[:-1] / 1.29)
+        for last in np.flatnonzero(moved) + 1:
+            places = np.arange(len(bars))
+            judged = bars.select((places >= last - 6) & (places <= last))
+            found += [name] * bool(await find_reason_to_hold(judged, []))
+    assert (found, count) == (["ADA 1h"], 97_305)
 
 
 def spike(market: Market, *, factor: float, corrected_at: int | None = None) -> Market:
