@@ -122,16 +122,28 @@ def test_every_host_is_checked_here():
     assert len(HOSTS) >= 16
 
 
-def test_claude_code_writes_the_variable_and_not_the_key():
-    words = shlex.split(row("claude-code"))
-    assert words[:6] == ["claude", "mcp", "add", "--transport", "http", "signals"]
-    assert words[6:] == [URL, "--header", "Authorization: Bearer ${SIGNALS_API_KEY}"]
-
-
-def test_a_host_without_remote_servers_starts_mcp_remote():
-    words = shlex.split(row("mcp-remote"))
-    header = ["--header", "Authorization: Bearer $SIGNALS_API_KEY"]
-    assert words == ["npx", "-y", "mcp-remote", URL, *header]
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "claude-code",
+            [
+                *("claude", "mcp", "add", "--transport", "http", "signals", URL),
+                *("--header", "Authorization: Bearer ${SIGNALS_API_KEY}"),
+            ],
+        ),
+        # A host without remote servers starts a bridge.
+        (
+            "mcp-remote",
+            [
+                *("npx", "-y", "mcp-remote", URL),
+                *("--header", "Authorization: Bearer $SIGNALS_API_KEY"),
+            ],
+        ),
+    ],
+)
+def test_a_command_names_the_variable_and_not_the_key(name, words):
+    assert shlex.split(row(name)) == words
 
 
 @pytest.mark.parametrize("name", ["mcp-remote", "claude-desktop"])

@@ -22,6 +22,7 @@ from store.sql.market_store import MarketStore
 from tests.access.test_quota_transports import bought
 from tests.doubles.smtp.server import Mailbox
 from tests.support.bad_inputs import KEYED_PATHS, LEAVES_PATH, PROOF_PATH
+from tests.support.openapi_document import document as document
 from tests.support.openapi_document import fetch_document, list_operations, to_documented_path
 from tests.support.running_service import break_usage_counting
 from tests.support.store_homes import open_and_close, open_market_as
@@ -89,8 +90,7 @@ async def failing(served, app, method, path, body=None):
 
 @pytest.mark.clause("7.1", "7.32")
 @pytest.mark.prove
-async def test_a_wrong_method_is_refused_on_every_route_with_the_allowed_ones(served):
-    document = await fetch_document(served)
+async def test_a_wrong_method_is_refused_on_every_route_with_the_allowed_ones(served, document):
     routes = list_operations(served)
     assert len(routes) == 21
     for right, path in routes:
@@ -113,8 +113,9 @@ async def test_head_is_refused_on_post_routes(served, path):
     ("header", "value", "status"),
     [("host", "evil.example", 421), ("origin", "https://evil.example", 403)],
 )
-async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header, value, status):
-    document = await fetch_document(served)
+async def test_a_foreign_host_or_origin_is_refused_on_every_route(
+    served, document, header, value, status
+):
     for method, path in list_operations(served):
         if header == "origin" and path in OPEN_READS:
             continue
@@ -156,8 +157,7 @@ async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header
     ],
 )
 @pytest.mark.prove
-async def test_exactly_the_keyed_routes_require_a_key(served, headers, status, code):
-    document = await fetch_document(served)
+async def test_exactly_the_keyed_routes_require_a_key(served, document, headers, status, code):
     asking = set()
     for method, path in list_operations(served):
         response = await served.client.request(method, path, headers=headers)
@@ -172,8 +172,7 @@ async def test_exactly_the_keyed_routes_require_a_key(served, headers, status, c
 @pytest.mark.clause(
     "4.0.4", "4.6.9", "4.7.31", "4.9.21", "5.25", "7.1", "7.5", "7.8", "7.19", "8.11"
 )
-async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
-    document = await fetch_document(served)
+async def test_a_revoked_key_is_refused_on_every_keyed_route(served, document):
     (key,) = await served.keys.list()
     await served.keys.revoke(key.id)
     for path in KEYED:
@@ -185,8 +184,7 @@ async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
 @pytest.mark.clause(
     "4.0.4", "4.6.7", "4.7.27", "4.8.11", "4.9.19", "7.1", "7.5", "7.8", "7.10", "8.11"
 )
-async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
-    document = await fetch_document(served)
+async def test_a_bad_parameter_is_refused_on_every_keyed_route(served, document):
     for path in KEYED:
         response = await served.client.get(f"{path}?colour=red", headers=served.key_headers)
         assert is_canonical(response, 400, "invalid_parameter", served.base_url, has_quota=True)
@@ -286,8 +284,9 @@ async def test_before_the_first_compute_readings_are_unavailable(served_empty):
     "8.14",
     "8.15",
 )
-async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(served, tmp_path):
-    document = await fetch_document(served)
+async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(
+    served, document, tmp_path
+):
     app = create_app_without_billing(served, daily_limit=1)
     assert (await failing(served, app, "GET", "/api/v1/state")).status_code == 200
     for path in KEYED:
@@ -303,8 +302,7 @@ async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(s
 
 
 @pytest.mark.clause("1.37", "4.11.10", "7.30", "7.31", "7.33")
-async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served):
-    document = await fetch_document(served)
+async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served, document):
     buyer = {"contact_email": "a@example.org"}
     begun = await served.client.post("/api/v1/access/checkout", json=buyer)
     assert begun.status_code == 201
@@ -321,8 +319,9 @@ async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served):
 
 
 @pytest.mark.clause("7.1")
-async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answered(served):
-    document = await fetch_document(served)
+async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answered(
+    served, document
+):
     for path in KEYED:
         with break_usage_counting(served.access):
             response = await served.client.get(path, headers=served.key_headers)
@@ -341,9 +340,8 @@ class UnreadableStore(MarketStore):
 
 
 async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_reads_it(
-    served, tmp_path
+    served, document, tmp_path
 ):
-    document = await fetch_document(served)
     async with open_and_close(open_market_as(UnreadableStore, tmp_path / "market.db")) as market:
         app = create_app_without_billing(served, market=market)
         for path in OF_THE_MARKET:
@@ -357,8 +355,9 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
 
 @pytest.mark.clause("4.0.4", "7.1", "7.32", "7.33", "8.11")
 @pytest.mark.prove
-async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys, monkeypatch):
-    document = await fetch_document(served)
+async def test_an_unexpected_failure_is_one_500_on_every_route(
+    served, document, capsys, monkeypatch
+):
     monkeypatch.setattr(served.market, "version", lambda: {}["version"])
     failed = set()
     for method, path in list_operations(served):
@@ -399,16 +398,16 @@ async def test_a_failure_outside_of_every_route_has_the_error_body_too(served):
         ({}, b" " * ((64 << 10) + 1), 413),
     ],
 )
-async def test_an_http_error_of_the_mcp_endpoint_has_the_error_body(served, headers, body, status):
-    document = await fetch_document(served)
+async def test_an_http_error_of_the_mcp_endpoint_has_the_error_body(
+    served, document, headers, body, status
+):
     response = await served.client.post("/api/v1/mcp", content=body, headers=headers)
     assert is_canonical(response, status, "invalid_parameter", served.base_url)
     document.check_response("POST", "/api/v1/mcp", response)
 
 
 @pytest.mark.clause("4.14.2", "4.14.11", "4.14.12", "7.34")
-async def test_a_protocol_error_is_documented_as_json_rpc(served):
-    document = await fetch_document(served)
+async def test_a_protocol_error_is_documented_as_json_rpc(served, document):
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     version = await served.post_mcp(ping, mcp_protocol_version="1999-01-01")
     assert (version.status_code, version.headers["cache-control"]) == (400, "no-store")
@@ -421,7 +420,7 @@ async def test_a_protocol_error_is_documented_as_json_rpc(served):
         document.check_response("POST", "/api/v1/mcp", response)
 
 
-@pytest.mark.clause("7.32")
+@pytest.mark.clause("4.14.20", "7.32")
 @pytest.mark.parametrize(
     ("path", "meant"),
     [

@@ -335,9 +335,9 @@ async def test_a_list_is_valid_if_one_of_its_items_is_not_empty(served_alone):
 
 async def test_the_errors_of_the_catalog_are_documented(served_alone):
     document = await fetch_document(served_alone)
-    for query in ("ticker=", "ticker=BTX", "ticker=BTC&ticker=ETH", "ticker=%z"):
-        response = await served_alone.client.get(f"/api/v1/catalog?{query}")
-        assert response.status_code == 400
+    for query in ("ticker=", "ticker=,", "ticker=BTX", "ticker=BTC&ticker=ETH", "ticker=%z"):
+        response = await served_alone.client.get(f"/api/v1/catalog?colour=red&{query}")
+        assert (response.status_code, "ticker" in response.json()["message"]) == (400, True)
         document.check_response("GET", "/api/v1/catalog", response)
 
 

@@ -22,6 +22,7 @@ from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from tests.doubles.stripe.server import WEBHOOK_SECRET, sign_payload
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument, fetch_document
+from tests.support.openapi_document import document as document
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.sandbox_shop import HeldProvider, StripeShop
 from tests.support.sandbox_shop import shop as shop
@@ -44,11 +45,6 @@ MODELS: dict[str, type[BaseModel]] = {
     REQUEST: AccessRequestBody,
 }
 GOOD: dict[str, dict[str, str]] = {CHECKOUT: EMAIL, CLAIM: {"claim_token": UNKNOWN}, REQUEST: EMAIL}
-
-
-@pytest.fixture
-async def document(served: RunningService) -> OpenApiDocument:
-    return await fetch_document(served)
 
 
 @pytest.fixture

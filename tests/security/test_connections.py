@@ -5,8 +5,8 @@ import os
 import re
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -155,17 +155,24 @@ async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningSe
 def test_others_are_served_while_idle_clients_fill_the_process(
     tmp_path: Path, files: int, idle: int
 ):
-    port, bars = find_free_port(), write_bars(tmp_path / "bars")
+    with serve_limited(tmp_path, files) as (process, port):
+        asyncio.run(crowded(f"http://127.0.0.1:{port}", idle))
+    assert "Traceback" not in "".join(process.printed)
+    assert "resource" not in "".join(process.printed)
+
+
+@contextmanager
+def serve_limited(folder: Path, files: int) -> Iterator[tuple[RunningCommand, int]]:
+    """Run a service that may open so many files, and yield it with its port."""
+    port, bars = find_free_port(), write_bars(folder / "bars")
     limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *COMMAND, "serve"]
-    env = build_environment(tmp_path, port=port, source=f"files:{bars}")
-    process = RunningCommand.start(tmp_path, *limited, env=env)
+    env = build_environment(folder, port=port, source=f"files:{bars}")
+    process = RunningCommand.start(folder, *limited, env=env)
     try:
         process.wait_for_line("Register with")
         process.wait_until_caught_up()
-        asyncio.run(crowded(f"http://127.0.0.1:{port}", idle))
+        yield process, int(port)
         assert process.stop() == 0
-        assert "Traceback" not in "".join(process.printed)
-        assert "resource" not in "".join(process.printed)
     finally:
         process.kill()
 
@@ -264,21 +271,12 @@ async def test_a_stalled_body_holds_little_memory(served: RunningService, is_chu
 @pytest.mark.prove
 @pytest.mark.parametrize("burst", [3000])
 def test_a_burst_of_connections_leaves_files_to_the_stores_and_the_log(tmp_path: Path, burst: int):
-    port, bars = find_free_port(), write_bars(tmp_path / "bars")
-    limited = ["sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *COMMAND, "serve"]
-    env = build_environment(tmp_path, port=port, source=f"files:{bars}")
-    process = RunningCommand.start(tmp_path, *limited, env=env)
-    try:
-        process.wait_for_line("Register with")
-        process.wait_until_caught_up()
+    with serve_limited(tmp_path, 1024) as (process, port):
         files = f"/proc/{process.process.pid}/fd"
         idle_files = len(os.listdir(files))
-        most = asyncio.run(open_burst(int(port), burst, files))
-        assert most - idle_files <= 1024 - RESERVED_DESCRIPTORS
-        assert process.stop() == 0
-        assert len("".join(process.printed)) < 10_000
-    finally:
-        process.kill()
+        most = asyncio.run(open_burst(port, burst, files))
+    assert most - idle_files <= 1024 - RESERVED_DESCRIPTORS
+    assert len("".join(process.printed)) < 10_000
 
 
 async def open_burst(port: int, burst: int, files: str) -> int:

@@ -106,40 +106,29 @@ UNREAD = {
 }
 
 
+UPGRADE = (
+    b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + HOST
+)
+HIDING = HIDDEN_LENGTH + HIDDEN
+# Requests with the statuses of the responses to them and to another one.
+EXCHANGES = {
+    **{name: (sent, [400]) for name, sent in REFUSED.items()},
+    **{name: (sent, [200, 200]) for name, sent in WHOLE.items()},
+    **{name: (head + HIDING, [status, 200]) for name, (head, status) in UNREAD.items()},
+    "an upgrade to another protocol": (UPGRADE + HIDING, [405]),
+}
+
+
 @pytest.mark.clause("7.1")
-@pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
-async def test_ambiguous_framing_is_refused_and_the_connection_closed(
-    served: RunningService, sent: bytes
+@pytest.mark.parametrize(("sent", "statuses"), EXCHANGES.values(), ids=EXCHANGES)
+async def test_ambiguous_framing_is_refused_and_no_body_is_taken_for_a_request(
+    served: RunningService, sent: bytes, statuses: list[int]
 ):
     received = await exchange_bytes(served.base_url, sent + LAST)
-    assert parse_statuses(received) == [400]
+    assert parse_statuses(received) == statuses
     assert b"application/json" in received
     assert b"hidden" not in received
-
-
-@pytest.mark.parametrize("sent", WHOLE.values(), ids=WHOLE)
-async def test_a_well_framed_request_is_answered_once(served: RunningService, sent: bytes):
-    received = await exchange_bytes(served.base_url, sent + LAST)
-    assert parse_statuses(received) == [200, 200]
-    assert b"hidden" not in received
-
-
-@pytest.mark.parametrize(("head", "status"), UNREAD.values(), ids=UNREAD)
-async def test_an_unread_body_is_not_taken_for_a_request(
-    served: RunningService, head: bytes, status: int
-):
-    received = await exchange_bytes(served.base_url, head + HIDDEN_LENGTH + HIDDEN + LAST)
-    assert parse_statuses(received) == [status, 200]
-    assert b"hidden" not in received
-
-
-async def test_an_upgrade_to_another_protocol_is_refused_and_closed(served: RunningService):
-    upgrade = (
-        b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + HOST
-    )
-    received = await exchange_bytes(served.base_url, upgrade + HIDDEN_LENGTH + HIDDEN + LAST)
-    assert parse_statuses(received) == [405]
 
 
 async def test_requests_sent_at_once_are_answered_in_their_order(served: RunningService):
@@ -441,6 +430,8 @@ FOREIGN_HOSTS = [
         "2130706433",
         "0x7f.0.0.1",
     ),
+    *("host.docker.internal.evil.example", "evil.example", "localhost.evil.example"),
+    "evil.example@localhost",
     *("[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::1", "::1", "[::1]evil.example", "[]"),
     *("", ":80", "localhost:80:80", "localhost:999999", "localhost:x", "localhost,evil.example"),
     *("localhost evil.example", "localhost/", "localhost?", "localhost#", "evil.example:8000"),
@@ -467,22 +458,21 @@ def get(
     return b"GET %s HTTP/%s\r\n%s\r\n" % (target, version, host_line)
 
 
-@pytest.mark.parametrize("host", FOREIGN_HOSTS)
-async def test_a_host_that_only_looks_like_ours_is_refused(served: RunningService, host: str):
-    line = b"Host: %s\r\n" % host.encode("latin-1")
-    assert parse_statuses(await exchange_bytes(served.base_url, get(line) + LAST)) == [421, 200]
+OUR_HOSTS = [
+    *("localhost", "LocalHost:1", "127.0.0.1:", "[::1]:8000", "localhost.", "LOCALHOST.:80"),
+    *("host.docker.internal:8000", "host.containers.internal"),
+]
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        *(b"localhost", b"LocalHost:1", b"127.0.0.1:", b"[::1]:8000"),
-        *(b"localhost.", b"LOCALHOST.:80"),
-    ],
+    ("host", "status"),
+    [*((host, 421) for host in FOREIGN_HOSTS), *((host, 200) for host in OUR_HOSTS)],
 )
-async def test_our_own_host_is_served_in_each_of_its_spellings(served: RunningService, host: bytes):
-    sent = get(b"Host: %s\r\n" % host) + LAST
-    assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [200, 200]
+async def test_only_our_own_host_is_served_in_each_of_its_spellings(
+    served: RunningService, host: str, status: int
+):
+    sent = get(b"Host: %s\r\n" % host.encode("latin-1")) + LAST
+    assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [status, 200]
 
 
 @pytest.mark.parametrize(

@@ -379,17 +379,6 @@ async def test_a_caller_without_a_key_learns_nothing_of_its_arguments(
 
 
 @pytest.mark.clause("endpoint")
-async def test_the_key_is_refused_before_the_arguments_are_read(
-    served_alone: RunningService,
-) -> None:
-    for arguments in (MANY_NAMES, {"ticker": "NOPE"}, {"limit": "x"}):
-        answer = (await served_alone.client.post(MCP, json=make_call(arguments))).json()
-        assert answer["result"]["_meta"]["signals/error"] == "missing_key"
-        refused = await served_alone.client.get("/api/v1/state", params={"colour": "red"})
-        assert (refused.status_code, refused.json()["error"]) == (401, "missing_key")
-
-
-@pytest.mark.clause("endpoint")
 @pytest.mark.parametrize("count", [300, pytest.param(2_000, marks=pytest.mark.prove)])
 @pytest.mark.prove
 def test_refused_bodies_leave_the_memory_of_the_service_small(tmp_path: Path, count: int) -> None:

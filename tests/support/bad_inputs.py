@@ -43,6 +43,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (SIGNALS, {"ticker": "BTC,ETHX"}, TICKER, ["ETHX"]),
     (SIGNALS, {"asset_class": "bond"}, INVALID, ["crypto", "stock", "metal"]),
     (FLIPS, {"ticker": "ETHX"}, TICKER, ["ETHX"]),
+    (CATALOG, {"ticker": "BTCC"}, TICKER, ["did you mean BTC (Bitcoin)?"]),
     (SIGNALS, {"ticker": "BTCC", "asset_class": "stock"}, TICKER, ['"BTCC"; accepted']),
     (SIGNALS, {"ticker": "BTCC,NVDX", "asset_class": "stock"}, TICKER, ['"BTCC", "NVDX" (did']),
     (FLIPS, {"ticker": "BTCC", "asset_class": "stock"}, TICKER, ['"BTCC"; accepted']),

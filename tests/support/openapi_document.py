@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import pytest
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
@@ -78,6 +79,11 @@ class OpenApiDocument:
 
 async def fetch_document(served: RunningService) -> OpenApiDocument:
     return OpenApiDocument((await served.client.get("/api/v1/openapi.json")).json())
+
+
+@pytest.fixture
+async def document(served: RunningService) -> OpenApiDocument:
+    return await fetch_document(served)
 
 
 def list_operations(served: RunningService) -> list[tuple[str, str]]:

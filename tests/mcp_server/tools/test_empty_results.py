@@ -226,15 +226,34 @@ async def test_a_timeframe_that_no_asset_has_is_named_with_those_that_have_readi
     assert meta.get("nothing_new_before") is None
 
 
-async def test_assets_whose_recording_has_ended_are_named_with_their_readings(recorded, transport):
-    for tool in (STATE,):
-        meta = (await recorded.fetch_answer(transport, tool))["meta"]
-        assert meta.get("ended_assets", []) == ["XAU"]
-        assert (
+FOUR = {asset.ticker: NOON - n * DAY_MS for n, asset in enumerate(ASSETS[:4], 2)}
+
+
+@pytest.mark.parametrize(
+    ("ended", "sentence"),
+    [
+        (
+            {"XAU": NOON - 4900 * DAY_MS},
             "The recorded bars of XAU ended at 2013-05-01T12:03:00.000Z, so its readings are "
-            "outdated." in meta.get("note", "")
-        )
-        assert (meta.get("stale", False), "XAU" in meta.get("late_assets", {})) == (False, False)
+            "outdated.",
+        ),
+        (
+            FOUR,
+            "The recorded bars of 4 assets ended between 2026-09-25T12:03:00.000Z and "
+            "2026-09-28T12:03:00.000Z, so their readings are outdated; meta.ended_assets lists "
+            "them.",
+        ),
+    ],
+    ids=["one", "many"],
+)
+async def test_assets_whose_recording_has_ended_are_named_or_counted(
+    tmp_path, transport, ended, sentence
+):
+    async with run_service(tmp_path, cover("recorded", NOON, **ended)) as served:
+        meta = (await served.fetch_answer(transport, STATE))["meta"]
+    assert meta.get("ended_assets", []) == sorted(ended)
+    assert sentence in meta.get("note", "")
+    assert (meta.get("stale", False), "XAU" in meta.get("late_assets", {})) == (False, False)
 
 
 @pytest.mark.clause("2.4.17")
@@ -273,17 +292,6 @@ async def test_answers_for_an_asset_that_is_being_built_say_so(tmp_path, transpo
         await served.market.commit(make_batch(NOON, []))
         meta = (await served.fetch_answer(transport, STATE))["meta"]
         assert meta.get("building_assets", []) == []
-
-
-async def test_many_ended_recordings_are_counted_in_the_note(tmp_path, transport):
-    ended = {asset.ticker: NOON - n * DAY_MS for n, asset in enumerate(ASSETS[:4], 2)}
-    async with run_service(tmp_path, cover("recorded", NOON, **ended)) as served:
-        meta = (await served.fetch_answer(transport, STATE))["meta"]
-    assert meta.get("ended_assets", []) == sorted(ended)
-    assert (
-        "The recorded bars of 4 assets ended between 2026-09-25T12:03:00.000Z and "
-        "2026-09-28T12:03:00.000Z, so their readings are outdated; meta.ended_assets lists them."
-    ) in meta.get("note", "")
 
 
 @pytest.mark.clause("2.4.15")

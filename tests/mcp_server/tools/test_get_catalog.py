@@ -439,19 +439,6 @@ async def test_a_removed_ticker_is_not_listed_but_noted_with_its_successor(serve
     assert "MATIC was removed on 2026-09-27 and continues as POL" in requested["note"]
 
 
-async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport):
-    status, error = await served.fetch_refusal(transport, CATALOG, ticker="BTCC")
-    assert (status, error["error"]) == (400, "unknown_ticker")
-    assert "did you mean BTC (Bitcoin)?" in error["message"]
-
-
-@pytest.mark.parametrize("query", ["ticker=", "ticker=,", "ticker=BTC&ticker=ETH"])
-async def test_an_open_endpoint_validates_its_own_parameter(served, query):
-    response = await served.client.get(f"/api/v1/catalog?colour=red&{query}")
-    assert (response.status_code, response.json()["error"]) == (400, "invalid_parameter")
-    assert "ticker" in response.json()["message"]
-
-
 @pytest.mark.clause("4.2.4")
 @pytest.mark.prove
 async def test_the_view_tickers_has_the_names_and_classes_of_all_assets(tmp_path, transport):

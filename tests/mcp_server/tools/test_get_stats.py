@@ -233,12 +233,6 @@ async def test_a_store_whose_rows_cannot_be_read_is_unavailable_until_they_can(t
         assert (await failing.fetch_answer(transport, STATS))["universe_tier"]["total_signals"] == 8
 
 
-async def test_a_tool_without_arguments_refuses_any(served):
-    status, error = await served.fetch_refusal("mcp", STATS, days=7)
-    assert (status, error["error"]) == (400, "invalid_parameter")
-    assert "this call takes no arguments" in error["message"]
-
-
 def fields_of(value: Any) -> Iterator[str]:
     """Yield every key of a result or schema, at any depth."""
     if isinstance(value, dict):
