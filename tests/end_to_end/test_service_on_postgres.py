@@ -292,19 +292,17 @@ async def served_alone(database: str) -> AsyncIterator[RunningService]:
 
 
 BODIES = (
-    test_get_signals.test_pages_of_all_are_the_whole_feed_and_polling_loses_nothing,
+    test_get_signals.test_pages_are_the_whole_feed_and_polling_with_any_row_gives_the_newer_ones,
     test_get_confluence.test_a_result_has_exactly_the_fields_of_its_table,
     test_get_flips.test_groups_and_flips_have_exactly_the_fields_of_their_tables,
-    test_get_signals.test_filters_together_narrow_the_feed,
-    test_get_signals.test_offset_pages_together_are_the_whole_feed,
-    test_get_signals.test_polling_with_the_cursor_neither_loses_nor_repeats_a_row,
+    test_get_signals.test_filters_narrow_both_tiers_alike,
     test_get_signals.test_rows_beyond_retention_are_never_returned,
     test_get_state.test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker,
-    test_get_stats.test_counts_by_indicator_timeframe_and_direction_add_up,
+    test_get_stats.test_counts_come_in_the_order_of_the_vocabulary_and_add_up,
     test_get_stats.test_label_mode_and_quota_are_returned_and_the_call_itself_counts,
     test_past.test_a_past_board_that_waits_too_long_is_unavailable_and_delays_no_other_call,
     test_past.test_dexter_has_its_reading_of_that_time,
-    test_past.test_hourly_runs_within_one_nominal_batch_are_distinguished,
+    test_past.test_a_run_is_seen_from_its_nominal_minute_or_from_its_writing,
     test_reading_forward.test_filters_and_offset_work_in_both_orders,
     test_reading_forward.test_the_cursor_of_a_page_is_its_newest_row_in_both_orders,
     test_verifier.test_a_proof_of_the_service_is_verified_without_it,
