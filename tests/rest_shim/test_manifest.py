@@ -4,6 +4,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from access.billing.provider import NoBilling, describe_purchase
 from mcp_server.tools.registry import TOOLS
@@ -54,6 +55,11 @@ async def served_manifest(service):
     return response.json()
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def shown(served):
+    return await served_manifest(served)
+
+
 def texts(value):
     """Return every text inside a JSON value."""
     if isinstance(value, dict):
@@ -77,8 +83,7 @@ async def test_it_lists_exactly_the_operations_of_the_openapi_document(served):
 
 
 @pytest.mark.clause("4.1.1")
-async def test_it_describes_the_api(served):
-    shown = await served_manifest(served)
+async def test_it_describes_the_api(shown):
     assert (shown["name"], shown["api_version"]) == ("signals", "v1")
     for said in (
         *("seven trading indicators", "crypto, stocks and metals", "1h, 4h and 1d"),
@@ -116,16 +121,14 @@ async def test_polling_as_described_returns_only_new_rows(served):
 
 
 @pytest.mark.clause("1.39")
-async def test_every_tool_is_named_with_its_endpoint_and_in_the_mcp_part(served):
-    shown = await served_manifest(served)
+async def test_every_tool_is_named_with_its_endpoint_and_in_the_mcp_part(shown):
     tools = {tool.name: "api_key" if tool.requires_key else "none" for tool in TOOLS}
     assert {e["tool"]: e["auth"] for e in shown["endpoints"] if e["tool"]} == tools
     assert {tool["name"]: tool["auth"] for tool in shown["mcp"]["tools"]} == tools
 
 
 @pytest.mark.clause("0.2", "4.1.3")
-async def test_every_address_begins_with_the_base_url_and_resolves(served):
-    shown = await served_manifest(served)
+async def test_every_address_begins_with_the_base_url_and_resolves(served, shown):
     found = {
         address.rstrip(":.,")
         for text in texts(shown)
@@ -196,8 +199,7 @@ async def test_it_follows_the_published_coverage(served_alone):
 
 
 @pytest.mark.clause("4.1.4")
-async def test_it_describes_the_purchase_like_a_refused_key_does(served):
-    shown = await served_manifest(served)
+async def test_it_describes_the_purchase_like_a_refused_key_does(served, shown):
     refused = (await served.client.get("/api/v1/state")).json()
     assert (
         shown["how_to_buy"]
@@ -295,8 +297,7 @@ def test_the_changelog_has_the_entries_of_the_contract(day, reported):
 
 
 @pytest.mark.clause("9.1", "9.20")
-async def test_every_path_begins_with_the_version(served):
-    shown = await served_manifest(served)
+async def test_every_path_begins_with_the_version(shown):
     assert shown["api_version"] == shown["versioning"]["api_version"] == "v1"
     assert "Fields and endpoints may be added to v1" in shown["versioning"]["policy"]
     paths = [endpoint["path"] for endpoint in shown["endpoints"]]

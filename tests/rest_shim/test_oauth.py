@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from access.members import MAX_LIVE_KEYS
+from access.members import MAX_LIVE_KEYS, MemberPlan
 from access.oauth.tokens import CODE_GRACE_MS, MAX_LIVE_ACCESS_TOKENS, REFRESH_GRACE_MS
 from access.throttle import Limit
 from schemas.errors import ApiError
@@ -21,7 +21,6 @@ from tests.support.oauth_client import (
     VERIFIER,
     HandClient,
     buy_plan,
-    find_plan,
     make_challenge,
     read_answer,
     register,
@@ -37,6 +36,11 @@ TOKENS = ("access_token", "refresh_token")
 @pytest.fixture
 async def host(served_alone: RunningService) -> HandClient:
     return await register(served_alone)
+
+
+@pytest.fixture
+async def plan(host: HandClient) -> MemberPlan:
+    return await buy_plan(host.served.access, host.served.clock)
 
 
 def check_refused(response: httpx.Response, status: int, error: str) -> str:
@@ -97,13 +101,13 @@ async def test_a_service_that_accepts_no_documents_says_so(tmp_path: Path) -> No
 
 
 @pytest.mark.clause("10.2")
-async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> None:
-    served = host.served
-    plan = await buy_plan(served.access, served.clock)
+async def test_a_connection_is_a_key_that_its_member_sees(
+    host: HandClient, plan: MemberPlan
+) -> None:
     pending = await host.begin()
     assert (pending.client_name, pending.redirect_host) == ("Hand", "127.0.0.1")
     answer = read_answer(await host.authorizations.approve(pending, plan))
-    assert (answer["state"], answer["iss"]) == ("a state", served.base_url)
+    assert (answer["state"], answer["iss"]) == ("a state", host.served.base_url)
     response = await host.exchange(answer["code"])
     assert response.headers["cache-control"] == "no-store"
     tokens = response.json()
@@ -112,10 +116,10 @@ async def test_a_connection_is_a_key_that_its_member_sees(host: HandClient) -> N
     for used in (1, 2):
         result = (await host.call(tokens["access_token"])).json()["result"]
         assert result["structuredContent"]["quota"]["used_today"] == used
-    (held,) = (await find_plan(served.access, served.clock)).live_keys
+    (held,) = (await host.find_plan()).live_keys
     assert (held.key.label, held.key.client_id, held.used) == ("Hand", host.client_id, 2)
-    await served.call_log.flush()
-    assert len(await served.access.list_calls(held.key.id, 10)) == 2
+    await host.served.call_log.flush()
+    assert len(await host.served.access.list_calls(held.key.id, 10)) == 2
 
 
 @pytest.mark.clause("10.7", "10.9")
@@ -136,13 +140,11 @@ async def test_a_state_of_eight_kilobytes_comes_back(host: HandClient) -> None:
 
 
 @pytest.mark.clause("10.3")
-async def test_revoking_the_key_ends_its_tokens_at_once(host: HandClient) -> None:
-    served = host.served
-    plan = await buy_plan(served.access, served.clock)
+async def test_revoking_the_key_ends_its_tokens_at_once(host: HandClient, plan: MemberPlan) -> None:
     tokens = await host.connect(plan)
     assert await is_connected(host, tokens)
-    (held,) = (await find_plan(served.access, served.clock)).live_keys
-    await served.access.revoke_member_key(plan.membership.id, held.key.id, served.clock())
+    (held,) = (await host.find_plan()).live_keys
+    await host.served.access.revoke_member_key(plan.membership.id, held.key.id, host.served.clock())
     for method in ("initialize", "ping", "tools/list", "tools/call"):
         params = {"name": "signals_get_state"} if method == "tools/call" else {}
         refused = await host.send(tokens["access_token"], method, params)
@@ -153,12 +155,12 @@ async def test_revoking_the_key_ends_its_tokens_at_once(host: HandClient) -> Non
 
 
 @pytest.mark.clause("10.3")
-async def test_the_end_of_the_membership_ends_its_connections(host: HandClient) -> None:
-    served = host.served
-    plan = await buy_plan(served.access, served.clock)
+async def test_the_end_of_the_membership_ends_its_connections(
+    host: HandClient, plan: MemberPlan
+) -> None:
     tokens = await host.connect(plan)
     code = await host.get_code(plan)
-    await served.access.end_membership(plan.membership.row, served.clock(), "refunded")
+    await host.served.access.end_membership(plan.membership.row, host.served.clock(), "refunded")
     assert not await is_connected(host, tokens)
     check_refused(await host.exchange(code), 400, "invalid_grant")
 
@@ -210,8 +212,7 @@ async def test_a_long_form_is_refused(host: HandClient) -> None:
 
 
 @pytest.mark.clause("10.4")
-async def test_a_code_is_valid_for_a_minute(host: HandClient) -> None:
-    plan = await buy_plan(host.served.access, host.served.clock)
+async def test_a_code_is_valid_for_a_minute(host: HandClient, plan: MemberPlan) -> None:
     code, late = await host.get_code(plan), await host.get_code(plan)
     host.served.clock.now += 59_999
     assert (await host.exchange(code)).status_code == 200
@@ -231,7 +232,7 @@ async def test_an_access_token_expires_and_is_refreshed(host: HandClient) -> Non
     assert await is_connected(host, renewed)
     assert renewed["refresh_token"] != tokens["refresh_token"]
     # It is the same key, so the quota goes on.
-    (held,) = (await find_plan(served.access, served.clock)).live_keys
+    (held,) = (await host.find_plan()).live_keys
     assert held.used == 2
 
 
@@ -271,15 +272,15 @@ async def test_a_bad_refresh_is_refused_and_ends_nothing(
 
 
 @pytest.mark.clause("10.5")
-async def test_a_connection_ends_when_it_is_not_refreshed_for_90_days(host: HandClient) -> None:
-    served = host.served
-    plan = await buy_plan(served.access, served.clock)
+async def test_a_connection_ends_when_it_is_not_refreshed_for_90_days(
+    host: HandClient, plan: MemberPlan
+) -> None:
     kept, left = await host.connect(plan), await host.connect(plan)
-    served.clock.now += 60 * DAY_MS
+    host.served.clock.now += 60 * DAY_MS
     kept = (await host.refresh(kept["refresh_token"])).json()
-    served.clock.now += 30 * DAY_MS
+    host.served.clock.now += 30 * DAY_MS
     check_refused(await host.refresh(left["refresh_token"]), 400, "invalid_grant")
-    assert len((await find_plan(served.access, served.clock)).live_keys) == 1
+    assert len((await host.find_plan()).live_keys) == 1
     assert (await host.refresh(kept["refresh_token"])).status_code == 200
 
 
@@ -417,22 +418,22 @@ async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandCli
 
 
 @pytest.mark.clause("10.8")
-async def test_connections_count_towards_the_live_keys_of_the_plan(host: HandClient) -> None:
-    served = host.served
-    plan = await buy_plan(served.access, served.clock)
+async def test_connections_count_towards_the_live_keys_of_the_plan(
+    host: HandClient, plan: MemberPlan
+) -> None:
     codes = [await host.get_code(plan) for _ in range(MAX_LIVE_KEYS + 1)]
     answers = [await host.exchange(code) for code in codes]
     assert [answer.status_code for answer in answers] == [200] * MAX_LIVE_KEYS + [400]
     check_refused(answers[-1], 400, "invalid_grant")
-    plan = await find_plan(served.access, served.clock)
+    plan = await host.find_plan()
     assert (len(plan.live_keys), plan.has_room) == (MAX_LIVE_KEYS, False)
     pending = await host.begin()
     with pytest.raises(ApiError) as refused:
         await host.authorizations.approve(pending, plan)
     assert refused.value.status == 409
     # The member revokes a key and goes on with the same request.
-    await served.access.revoke_key(plan.live_keys[0].key.id, served.clock())
-    plan = await find_plan(served.access, served.clock)
+    await host.served.access.revoke_key(plan.live_keys[0].key.id, host.served.clock())
+    plan = await host.find_plan()
     answer = read_answer(await host.authorizations.approve(pending, plan))
     assert (await host.exchange(answer["code"])).status_code == 200
 

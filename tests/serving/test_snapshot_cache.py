@@ -8,7 +8,6 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -78,68 +77,64 @@ class CountingStore(MarketStore):
         return await super().past_snapshot(key, readings)
 
 
-@asynccontextmanager
-async def open_seeded(path):
-    async with open_and_close(open_market_as(CountingStore, path / "market.db")) as store:
+@pytest.fixture
+async def counting(tmp_path):
+    async with open_and_close(open_market_as(CountingStore, tmp_path / "market.db")) as store:
         await seed_market(store, make_coverage())
         yield store
 
 
-async def test_concurrent_callers_share_one_read_per_version(tmp_path):
-    async with open_seeded(tmp_path) as store:
-        boards = SnapshotCache(store)
-        held = await asyncio.gather(*(boards.snapshot() for _ in range(20)))
-        assert store.snapshots == 1
-        assert all(board is held[0] for board in held)
-        await store.commit(make_batch(NOON + HOUR_MS, []))
-        assert (await boards.snapshot()).market_time == NOON + HOUR_MS
-        assert held[0].market_time == NOON
-        assert store.snapshots == 2
+async def test_concurrent_callers_share_one_read_per_version(counting):
+    boards = SnapshotCache(counting)
+    held = await asyncio.gather(*(boards.snapshot() for _ in range(20)))
+    assert counting.snapshots == 1
+    assert all(board is held[0] for board in held)
+    await counting.commit(make_batch(NOON + HOUR_MS, []))
+    assert (await boards.snapshot()).market_time == NOON + HOUR_MS
+    assert held[0].market_time == NOON
+    assert counting.snapshots == 2
 
 
-async def test_a_checkpoint_of_the_log_keeps_the_snapshot_and_its_cached_responses(tmp_path):
-    async with open_seeded(tmp_path) as store:
-        boards = SnapshotCache(store)
-        before = await boards.snapshot()
-        seen = store.version()
-        await store.feed_log.save_checkpoint(CheckpointRow(0, "note", "vkey"))
-        await wait_for_version(store, seen)
-        assert boards.peek() is None
-        assert await boards.snapshot() is before
-        assert boards.peek() is before
+async def test_a_checkpoint_of_the_log_keeps_the_snapshot_and_its_cached_responses(counting):
+    boards = SnapshotCache(counting)
+    before = await boards.snapshot()
+    seen = counting.version()
+    await counting.feed_log.save_checkpoint(CheckpointRow(0, "note", "vkey"))
+    await wait_for_version(counting, seen)
+    assert boards.peek() is None
+    assert await boards.snapshot() is before
+    assert boards.peek() is before
 
 
 @pytest.mark.clause("monitoring")
-async def test_every_instant_of_a_run_has_the_same_snapshot(tmp_path):
-    async with open_seeded(tmp_path) as store:
-        boards = SnapshotCache(store)
-        run = NOON - 5 * HOUR_MS  # Inside a nominal batch of many runs.
-        instants = [run, run + 1, run + 17, run + HOUR_MS - 1]
-        held = [await boards.snapshot_at(at) for at in instants]
-        assert all(board == held[0] for board in held)
-        assert {*store.rebuilt} == {PastKey(None, run, run + HOUR_MS - 1)}
-        assert await boards.snapshot_at(run - 1) != held[0]
-        # Of a commit: any time until the next one.
-        late = await boards.snapshot_at(NOON + 1)
-        assert await boards.snapshot_at(NOON + 300 * DAY_MS) == late
-        assert len({*store.rebuilt}) == 3
+async def test_every_instant_of_a_run_has_the_same_snapshot(counting):
+    boards = SnapshotCache(counting)
+    run = NOON - 5 * HOUR_MS  # Inside a nominal batch of many runs.
+    instants = [run, run + 1, run + 17, run + HOUR_MS - 1]
+    held = [await boards.snapshot_at(at) for at in instants]
+    assert all(board == held[0] for board in held)
+    assert {*counting.rebuilt} == {PastKey(None, run, run + HOUR_MS - 1)}
+    assert await boards.snapshot_at(run - 1) != held[0]
+    # Of a commit: any time until the next one.
+    late = await boards.snapshot_at(NOON + 1)
+    assert await boards.snapshot_at(NOON + 300 * DAY_MS) == late
+    assert len({*counting.rebuilt}) == 3
 
 
-async def test_a_caller_that_leaves_or_a_store_that_fails_spoils_no_other_call(tmp_path):
-    async with open_seeded(tmp_path) as store:
-        boards = SnapshotCache(store)
-        callers = [asyncio.create_task(boards.snapshot_at(NOON)) for _ in range(3)]
-        async with asyncio.timeout(DEADLINE_S):
-            await store.is_loading.wait()
-        callers[0].cancel()
-        left, *others = await asyncio.gather(*callers, return_exceptions=True)
-        assert isinstance(left, asyncio.CancelledError)
-        assert others[0] == others[1] is not None
-        store.is_failing = True
-        with pytest.raises(StoreError):
-            await boards.snapshot_at(NOON - HOUR_MS)
-        store.is_failing = False
-        assert (await boards.snapshot_at(NOON - HOUR_MS)).market_time == NOON - HOUR_MS
+async def test_a_caller_that_leaves_or_a_store_that_fails_spoils_no_other_call(counting):
+    boards = SnapshotCache(counting)
+    callers = [asyncio.create_task(boards.snapshot_at(NOON)) for _ in range(3)]
+    async with asyncio.timeout(DEADLINE_S):
+        await counting.is_loading.wait()
+    callers[0].cancel()
+    left, *others = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(left, asyncio.CancelledError)
+    assert others[0] == others[1] is not None
+    counting.is_failing = True
+    with pytest.raises(StoreError):
+        await boards.snapshot_at(NOON - HOUR_MS)
+    counting.is_failing = False
+    assert (await boards.snapshot_at(NOON - HOUR_MS)).market_time == NOON - HOUR_MS
 
 
 class UncachedSnapshots(SnapshotCache):

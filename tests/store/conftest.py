@@ -8,6 +8,7 @@ import pytest
 
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
+from tests.support.row_builders import make_full_batch
 from tests.support.store_homes import AnyStore, StoreHome
 
 OpenMarket = Callable[[], Awaitable[MarketStore]]
@@ -51,6 +52,13 @@ def open_access(home: StoreHome, closing: AsyncExitStack) -> OpenAccess:
 @pytest.fixture
 async def market(open_market: OpenMarket) -> MarketStore:
     return await open_market()
+
+
+@pytest.fixture
+async def filled(market: MarketStore) -> MarketStore:
+    """A market store with one commit, which writes to every table."""
+    await market.commit(make_full_batch())
+    return market
 
 
 @pytest.fixture

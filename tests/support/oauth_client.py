@@ -75,6 +75,9 @@ class HandClient:
         throttle = Throttle(access, clock, "authorization", DEFAULT_LIMIT)
         return Authorizations(access, NoClients(), throttle, clock, issuer=self.served.base_url)
 
+    async def find_plan(self) -> MemberPlan:
+        return await find_plan(self.served.access, self.served.clock)
+
     @property
     def resource(self) -> str:
         return f"{self.served.base_url}/mcp"

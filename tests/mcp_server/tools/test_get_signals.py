@@ -430,6 +430,12 @@ async def publish_alerts(served_alone: RunningService) -> None:
     await served_alone.market.commit(Batch(LATER, changes=turned, alerts=ALERTS))
 
 
+@pytest.fixture
+async def alerted(served_alone: RunningService) -> RunningService:
+    await publish_alerts(served_alone)
+    return served_alone
+
+
 async def feed(served_alone: RunningService, transport: str, **arguments: Any) -> list[Row]:
     return (await served_alone.fetch_answer(transport, SIGNALS, **arguments))["signals"]
 
@@ -448,9 +454,8 @@ async def feed(served_alone: RunningService, transport: str, **arguments: Any) -
     "2.1.14",
     "3.1.2",
 )
-async def test_an_alert_has_exactly_the_fields_of_its_table(served_alone, transport):
-    await publish_alerts(served_alone)
-    (row,) = await feed(served_alone, transport, tier="alerts", direction="exit")
+async def test_an_alert_has_exactly_the_fields_of_its_table(alerted, transport):
+    (row,) = await feed(alerted, transport, tier="alerts", direction="exit")
     assert row == {
         "id": f"alerts.BTC.perpkit.4h.{LATER // HOUR_MS * 3600}.CLOSE.0",
         "tier": "alerts",
@@ -486,13 +491,10 @@ async def test_an_alert_has_exactly_the_fields_of_its_table(served_alone, transp
     "4.7.25",
     "9.18",
 )
-async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(
-    served_alone, transport
-):
-    await publish_alerts(served_alone)
-    universe = await feed(served_alone, transport)
-    alerts = await feed(served_alone, transport, tier="alerts")
-    both = await feed(served_alone, transport, tier="all")
+async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(alerted, transport):
+    universe = await feed(alerted, transport)
+    alerts = await feed(alerted, transport, tier="alerts")
+    both = await feed(alerted, transport, tier="all")
     assert [row["id"] for row in alerts] == [row.id for row in reversed(ALERTS)]
     assert {row["action"]: row["direction"] for row in alerts} == {
         "LONG": "bullish",
@@ -532,12 +534,11 @@ def matches(row: Row, filters: Row) -> bool:
 
 @pytest.mark.clause("4.7.4", "4.7.9", "4.7.10")
 @pytest.mark.prove
-async def test_filters_narrow_both_tiers_alike(served_alone, transport):
-    await publish_alerts(served_alone)
+async def test_filters_narrow_both_tiers_alike(alerted, transport):
     for tier in ("universe", "alerts", "all"):
-        whole = await feed(served_alone, transport, tier=tier)
+        whole = await feed(alerted, transport, tier=tier)
         for filters in FILTERS:
-            found = await feed(served_alone, transport, tier=tier, **filters)
+            found = await feed(alerted, transport, tier=tier, **filters)
             assert found == [row for row in whole if matches(row, filters)], (tier, filters)
 
 
@@ -546,12 +547,11 @@ async def test_filters_narrow_both_tiers_alike(served_alone, transport):
 )
 @pytest.mark.parametrize("tier", ["universe", "all"])
 async def test_pages_are_the_whole_feed_and_polling_with_any_row_gives_the_newer_ones(
-    served_alone, transport, tier
+    alerted, transport, tier
 ):
-    await publish_alerts(served_alone)
-    whole = await feed(served_alone, transport, tier=tier)
+    whole = await feed(alerted, transport, tier=tier)
     pages = [
-        await served_alone.fetch_answer(transport, SIGNALS, tier=tier, limit=4, offset=offset)
+        await alerted.fetch_answer(transport, SIGNALS, tier=tier, limit=4, offset=offset)
         for offset in range(0, len(whole) + 4, 4)
     ]
     assert [row for page in pages for row in page["signals"]] == whole
@@ -559,23 +559,18 @@ async def test_pages_are_the_whole_feed_and_polling_with_any_row_gives_the_newer
     assert more == [True] * (len(whole) // 4) + [False] * (len(pages) - len(whole) // 4)
     for n, row in enumerate(whole):
         since = row["created_at"]
-        assert await feed(served_alone, transport, tier=tier, since=since) == whole[:n]
+        assert await feed(alerted, transport, tier=tier, since=since) == whole[:n]
 
 
 @pytest.mark.clause("8.39", "8.40")
-async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served_alone, transport):
-    await publish_alerts(served_alone)
+async def test_alerts_are_shown_for_90_days_and_changes_for_longer(alerted, transport):
     end = LATER + 2 + 90 * DAY_MS
-    await served_alone.market.commit(
-        Batch(end, changes=[make_change(end, "ETH", "enzo", "4h", 1, 0)])
-    )
-    served_alone.clock.now = end
+    await alerted.market.commit(Batch(end, changes=[make_change(end, "ETH", "enzo", "4h", 1, 0)]))
+    alerted.clock.now = end
     since = {"since": "2020-01-01T00:00:00Z"}
     shown = [row.id for row in reversed(ALERTS[2:])]
-    assert [
-        row["id"] for row in await feed(served_alone, transport, tier="alerts", **since)
-    ] == shown
-    both = await feed(served_alone, transport, tier="all", **since)
+    assert [row["id"] for row in await feed(alerted, transport, tier="alerts", **since)] == shown
+    both = await feed(alerted, transport, tier="all", **since)
     assert [row["id"] for row in both if row["tier"] == "alerts"] == shown
     assert len(both) == len(shown) + 8 + 2 + 1
 
@@ -596,11 +591,8 @@ async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served_alone,
         ({"indicator": "perpkit"}, "its actions from tier=alerts"),
     ],
 )
-async def test_an_empty_page_of_alerts_says_why_it_is_empty(
-    served_alone, transport, arguments, reason
-):
-    await publish_alerts(served_alone)
-    answer = await served_alone.fetch_answer(transport, SIGNALS, **arguments)
+async def test_an_empty_page_of_alerts_says_why_it_is_empty(alerted, transport, arguments, reason):
+    answer = await alerted.fetch_answer(transport, SIGNALS, **arguments)
     assert (answer["signals"], answer["pagination"]["next_cursor"]) == ([], None)
     assert reason in answer["meta"].get("note", "")
 
@@ -631,9 +623,8 @@ async def test_meta_has_the_timing_and_the_catalog_all_else(served_alone, transp
     ],
 )
 async def test_a_held_alert_may_come_at_any_hour_on_every_timeframe(
-    served_alone, transport, tier, expected
+    alerted, transport, tier, expected
 ):
-    await publish_alerts(served_alone)
-    served_alone.clock.now = LATER + 200_000
-    answer = await served_alone.fetch_answer(transport, SIGNALS, tier=tier, timeframe="1d")
+    alerted.clock.now = LATER + 200_000
+    answer = await alerted.fetch_answer(transport, SIGNALS, tier=tier, timeframe="1d")
     assert answer["meta"].get("nothing_new_before") == expected

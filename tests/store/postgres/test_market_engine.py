@@ -288,18 +288,17 @@ async def test_a_version_without_notification_is_found_by_polling(
 
 
 async def test_a_store_recovers_from_lost_sessions_without_reopening(
-    market: MarketStore, access: AccessStore, home: PostgresHome
+    filled: MarketStore, access: AccessStore, home: PostgresHome
 ) -> None:
-    await market.commit(make_full_batch())
     await access.create_claim(CLAIM)
     await cut_sessions(home.url)
     async with asyncio.timeout(DEADLINE_S):
-        for verb in (market.progress, access.list_keys):
+        for verb in (filled.progress, access.list_keys):
             while True:
                 with suppress(StoreError):
                     await verb()
                     break
-    assert (await market.snapshot()).last_created_at == NOW + 3
+    assert (await filled.snapshot()).last_created_at == NOW + 3
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
 
 

@@ -16,7 +16,6 @@ from tests.support.row_builders import (
     make_alert,
     make_batch,
     make_change,
-    make_full_batch,
 )
 from tests.support.small_market import list_feed
 from tests.support.store_homes import (
@@ -119,11 +118,10 @@ async def test_leaves_outlive_the_rows_that_retention_deletes(market: MarketStor
     assert (await market.feed_log.head()).size == 82
 
 
-async def test_a_row_is_found_by_its_id(market: MarketStore) -> None:
-    await market.commit(make_full_batch())
-    rows = await list_feed(market)
-    leaves = await market.feed_log.leaves(0, 9)
-    assert [await market.feed_log.find_leaf(row.id) for row in rows] == leaves
+async def test_a_row_is_found_by_its_id(filled: MarketStore) -> None:
+    rows = await list_feed(filled)
+    leaves = await filled.feed_log.leaves(0, 9)
+    assert [await filled.feed_log.find_leaf(row.id) for row in rows] == leaves
     assert any(isinstance(row, AlertRow) for row in rows)
 
 

@@ -110,9 +110,8 @@ async def assert_refused(home: StoreHome, *statements: str) -> None:
 @pytest.mark.parametrize("table", MOVED)
 @pytest.mark.sampled(3)
 async def test_a_stored_row_withstands_every_way_to_rewrite_it(
-    market: MarketStore, home: StoreHome, table: str
+    filled: MarketStore, home: StoreHome, table: str
 ) -> None:
-    await market.commit(make_full_batch())
     await assert_refused(home, *build_attacks(home, table))
 
 
@@ -128,31 +127,28 @@ def build_insert(home: StoreHome, table: str, created_at: object, close_time: ob
 @pytest.mark.clause("1.31", "2.1.1")
 @pytest.mark.parametrize("table", ["changes", "alerts"])
 async def test_a_newer_row_cannot_replace_a_stored_one_of_the_same_id(
-    market: MarketStore, home: StoreHome, table: str
+    filled: MarketStore, home: StoreHome, table: str
 ) -> None:
-    await market.commit(make_full_batch())
     await assert_refused(home, build_insert(home, table, NOW + 99, "close_time"))
 
 
 @pytest.mark.parametrize("table", ["changes", "alerts"])
 async def test_a_row_cannot_be_inserted_before_the_newest_of_either_tier(
-    market: MarketStore, home: StoreHome, table: str
+    filled: MarketStore, home: StoreHome, table: str
 ) -> None:
-    await market.commit(make_full_batch())
     times = ["NULL", NOW + 3, NOW, 1, -5]
     await assert_refused(home, *(build_insert(home, table, at, 1) for at in times))
     newer = {
         "changes": {"alerts": [make_alert(NOW + 9)]},
         "alerts": {"changes": [make_change(NOW + 9)]},
     }
-    await market.commit(make_batch(NOW + 9, **newer[table]))
+    await filled.commit(make_batch(NOW + 9, **newer[table]))
     await assert_refused(home, build_insert(home, table, NOW + 9, 1))
 
 
 async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
-    market: MarketStore, home: StoreHome
+    filled: MarketStore, home: StoreHome
 ) -> None:
-    await market.commit(make_full_batch())
     columns = "asset_id, timeframe, indicator, epoch, 9, 9, 9, 'other', 1"
     await assert_refused(
         home,
@@ -162,8 +158,7 @@ async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
     )
 
 
-async def test_a_commit_number_cannot_be_skipped(market: MarketStore, home: StoreHome) -> None:
-    await market.commit(make_full_batch())
+async def test_a_commit_number_cannot_be_skipped(filled: MarketStore, home: StoreHome) -> None:
     names = "market_time, bars_digest, changes_digest, context_digest, digest"
     insert = f"INSERT INTO passes (number, {names}) SELECT"
     await assert_refused(home, f"{insert} 3, {names} FROM passes")

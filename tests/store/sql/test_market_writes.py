@@ -104,12 +104,11 @@ async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore)
 
 
 async def test_everything_is_there_after_reopening(
-    market: MarketStore, open_market: OpenMarket, home: StoreHome
+    filled: MarketStore, open_market: OpenMarket, home: StoreHome
 ) -> None:
-    await market.commit(make_full_batch())
     before = await read_tables(home)
-    await market.close()
-    await market.close()
+    await filled.close()
+    await filled.close()
     reopened = await open_market()
     assert await read_tables(home) == before
     await reopened.commit(make_full_batch(NOW + 1, step=1))
@@ -191,14 +190,13 @@ async def test_an_empty_batch_moves_the_clock_and_joins_the_chain(
 )
 @pytest.mark.sampled(2)
 async def test_a_batch_that_breaks_a_rule_leaves_no_rows(
-    market: MarketStore, home: StoreHome, bad: Batch
+    filled: MarketStore, home: StoreHome, bad: Batch
 ) -> None:
-    await market.commit(make_full_batch())
     before = await read_tables(home)
     with pytest.raises((StoreError, AttributeError)):
-        await market.commit(bad)
+        await filled.commit(bad)
     assert await read_tables(home) == before
-    await market.commit(make_full_batch(NOW + 1, step=1))
+    await filled.commit(make_full_batch(NOW + 1, step=1))
 
 
 async def test_a_killed_process_leaves_complete_commits(
@@ -222,17 +220,16 @@ async def test_a_killed_process_leaves_complete_commits(
 
 @pytest.mark.prove
 async def test_a_cancelled_commit_leaves_complete_commits(
-    market: MarketStore, home: StoreHome
+    filled: MarketStore, home: StoreHome
 ) -> None:
-    await market.commit(make_full_batch())
     for turns in range(0, 40, 2):
-        passes = (await market.progress()).commit_count
-        task = asyncio.create_task(market.commit(make_full_batch(NOW + passes, step=passes)))
+        passes = (await filled.progress()).commit_count
+        task = asyncio.create_task(filled.commit(make_full_batch(NOW + passes, step=passes)))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        passes = (await market.progress()).commit_count
+        passes = (await filled.progress()).commit_count
         stored = await read_tables(home)
         assert len(stored["bars"]) == len(stored["changes"]) == 2 * passes
 
@@ -297,12 +294,11 @@ async def test_alerts_come_in_batches_without_a_gap(
     assert [row async for row in market.alerts()] == rows
 
 
-async def test_a_stream_of_alerts_left_early_holds_nothing_open(market: MarketStore) -> None:
-    await market.commit(make_full_batch())
-    stream = cast(AsyncGenerator[AlertRow, None], market.alerts())
+async def test_a_stream_of_alerts_left_early_holds_nothing_open(filled: MarketStore) -> None:
+    stream = cast(AsyncGenerator[AlertRow, None], filled.alerts())
     assert await anext(stream) == make_full_batch().alerts[0]
-    await market.commit(make_full_batch(NOW + 1, step=1))
-    assert (await market.progress()).commit_count == 2
+    await filled.commit(make_full_batch(NOW + 1, step=1))
+    assert (await filled.progress()).commit_count == 2
     await stream.aclose()
 
 

@@ -293,6 +293,11 @@ async def add_membership(access: AccessStore, email: str = "a@example.com", numb
     return (await access.list_memberships_by_email(email))[-1].id
 
 
+@pytest.fixture
+async def membership(access: AccessStore) -> int:
+    return await add_membership(access)
+
+
 @pytest.mark.parametrize("spelling", ["A@Example.com", "a@example.com", "a@EXAMPLE.COM"])
 async def test_a_mailbox_is_found_regardless_of_ascii_case_and_keeps_its_spelling(
     access: AccessStore, spelling: str
@@ -323,8 +328,8 @@ async def test_letters_that_only_unicode_folds_are_different_mailboxes(
 
 async def test_a_members_key_has_its_membership_mode_and_usage_of_the_day(
     access: AccessStore,
+    membership: int,
 ) -> None:
-    membership = await add_membership(access)
     assert await access.create_member_key(membership, KEY_HASH, "laptop", NOW + 5, MOST)
     for at in (NOW, NOW + 1, NOW + DAY_MS):
         await access.count_calls([make_call_group(KEY_HASH, at)], "live", 10)
@@ -340,8 +345,8 @@ async def test_a_members_key_has_its_membership_mode_and_usage_of_the_day(
 
 async def test_live_keys_of_a_membership_are_limited_until_one_is_revoked(
     access: AccessStore,
+    membership: int,
 ) -> None:
-    membership = await add_membership(access)
     made = [
         await access.create_member_key(membership, make_hash(number), "own", NOW, MOST)
         for number in range(4)
@@ -355,8 +360,8 @@ async def test_live_keys_of_a_membership_are_limited_until_one_is_revoked(
 
 async def test_new_keys_of_a_membership_are_limited_even_if_some_are_revoked(
     access: AccessStore,
+    membership: int,
 ) -> None:
-    membership = await add_membership(access)
 
     async def made(number: int, at: int) -> bool:
         most = KeyLimits(max_live=3, max_created=4, created_since=at - DAY_MS)
@@ -386,8 +391,8 @@ async def test_keys_of_others_and_of_the_operator_cannot_be_named_or_revoked(
 
 async def test_a_revoked_key_keeps_its_label_and_the_time_when_it_was_revoked_first(
     access: AccessStore,
+    membership: int,
 ) -> None:
-    membership = await add_membership(access)
     (held,) = await access.list_member_keys(membership, 0)
     assert await access.relabel_key(membership, held.key.id, "named")
     for at in (NOW + 1, NOW + 2):
@@ -397,8 +402,9 @@ async def test_a_revoked_key_keeps_its_label_and_the_time_when_it_was_revoked_fi
     assert (held.key.label, held.key.revoked_at) == ("named", NOW + 1)
 
 
-async def test_an_ended_or_unknown_membership_gets_no_key(access: AccessStore) -> None:
-    membership = await add_membership(access)
+async def test_an_ended_or_unknown_membership_gets_no_key(
+    access: AccessStore, membership: int
+) -> None:
     await access.end_membership(make_other_claim(1)[1], NOW, "refunded in full")
     for id_ in (membership, membership + 1):
         assert not await access.create_member_key(id_, make_hash(1), "late", NOW, MOST)
@@ -416,9 +422,8 @@ async def make_keys(store: AccessStore, membership: int, first: int) -> int:
 
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=pytest.mark.prove)])
 async def test_concurrent_key_creation_respects_the_limit(
-    access: AccessStore, open_access: OpenAccess, home: StoreHome, processes: int
+    access: AccessStore, membership: int, open_access: OpenAccess, home: StoreHome, processes: int
 ) -> None:
-    membership = await add_membership(access)
     if processes:
         making = [call_elsewhere(home, make_keys, membership, 100 * n) for n in range(processes)]
     else:

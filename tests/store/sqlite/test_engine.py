@@ -100,15 +100,14 @@ async def recorded_statements(market: MarketStore) -> AsyncIterator[list[str]]:
 
 @pytest.mark.clause("feed")
 async def test_every_other_read_neither_scans_nor_sorts(
-    market: MarketStore, path: Path, recorded_statements: list[str]
+    filled: MarketStore, path: Path, recorded_statements: list[str]
 ) -> None:
-    await market.commit(make_full_batch())
-    await market.snapshot()
-    await load_past(market, NOW)
-    await market.progress()
-    await market.commit_inputs(1)
-    assert await list_changes(market)
-    assert [row async for row in market.alerts()]
+    await filled.snapshot()
+    await load_past(filled, NOW)
+    await filled.progress()
+    await filled.commit_inputs(1)
+    assert await list_changes(filled)
+    assert [row async for row in filled.alerts()]
     of_rows = {sql for sql in recorded_statements if "changes" in sql or "alerts" in sql}
     # Those of the ledger have a connection of their own.
     of_rows.update(LIST_ROWS.values())
@@ -157,9 +156,8 @@ def test_an_asset_is_read_by_its_key_and_a_commit_by_its_index(
 
 @pytest.mark.clause("feed")
 async def test_the_last_bars_are_found_without_reading_the_data_of_others(
-    market: MarketStore, path: Path
+    filled: MarketStore, path: Path
 ) -> None:
-    await market.commit(make_full_batch())
     steps = explain(path, LIST_LAST_BARS, {"number": 1, "run_s": 0})
     searches = [step for step in steps if re.match("SEARCH (b|bars) ", step)]
     # The last one returns data, of the blocks in which a run ends.

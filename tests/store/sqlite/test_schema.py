@@ -20,7 +20,6 @@ from store.sql.database import fetch_value
 from store.sql.market_store import MarketStore
 from store.sqlite import schema as sqlite_migrations
 from tests.support.row_builders import (
-    make_full_batch,
     run_sql,
 )
 from tests.support.store_homes import SqliteHome, StoreHome, read_tables
@@ -129,7 +128,7 @@ def write_migration(folder: Path, script: str) -> None:
     ],
 )
 async def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
-    market: MarketStore,
+    filled: MarketStore,
     home: StoreHome,
     path: Path,
     added_migration: tuple[str, ...],
@@ -137,7 +136,6 @@ async def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
     script: str,
     reason: str,
 ) -> None:
-    await market.commit(make_full_batch())
     before = await read_tables(home)
     write_migration(tmp_path, f"CREATE TABLE added (id INTEGER);\n{script}")
     with pytest.raises(StoreError) as failure:
@@ -172,14 +170,13 @@ m.migrate(Path(sys.argv[1]), (*m.MARKET_MIGRATIONS, "market_9999"))
 
 @pytest.mark.prove
 async def test_a_migration_that_is_killed_leaves_nothing_half_done(
-    market: MarketStore,
+    filled: MarketStore,
     home: StoreHome,
     path: Path,
     added_migration: tuple[str, ...],
     tmp_path: Path,
 ) -> None:
-    await market.commit(make_full_batch())
-    await market.close()
+    await filled.close()
     before = await read_tables(home)
     command = (sys.executable, "-c", KILLED, str(path), str(tmp_path / "package"))
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
