@@ -270,7 +270,7 @@ FOREIGN_RESPONSES: dict[str, Callable[[], Response]] = {
 
 def read_session(stripe: StripeDouble, session: str) -> Object:
     """Return a session as Stripe answers the service, with its references expanded."""
-    return stripe._api._expand(stripe.objects[session], ["line_items", "subscription"])
+    return stripe._expand(stripe.objects[session], ["line_items", "subscription"])
 
 
 # Fields of a session with an unknown value, without one if it is "gone", and pages of charges.

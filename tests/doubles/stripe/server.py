@@ -98,103 +98,6 @@ async def read_request(request: Request) -> ApiRequest:
     )
 
 
-class StripeApi:
-    """Answers requests from StripeRecords; `address` is its own base URL."""
-
-    def __init__(self, books: StripeRecords, api_key: str) -> None:
-        self.address = ""
-        self._books = books
-        self._api_key = api_key
-        self._answered: dict[str, tuple[ApiRequest, Object]] = {}
-
-    def authenticate(self, authorization: str | None) -> None:
-        """Raise RefusalError for a wrong key, masked as Stripe masks it."""
-        if authorization != f"Bearer {self._api_key}":
-            sent = (authorization or "").removeprefix("Bearer ")
-            masked = f"{sent[:8]}{'*' * 8}{sent[-4:]}"
-            raise RefusalError(401, f"Invalid API Key provided: {masked}")
-
-    def answer(self, call: ApiRequest) -> Response:
-        """Answer a request; a POST with a known idempotency key gets the first response again."""
-        key = call.idempotency_key if call.method == "POST" else None
-        try:
-            first, body = self._answered.get(key or "", (call, None))
-            assert first == call, "a repeated request has the same parameters"
-            body = body or self._execute(call)
-        except RefusalError as refusal:
-            return JSONResponse(refusal.body, refusal.status)
-        if key is not None:
-            self._answered[key] = (call, body)
-        return JSONResponse(body)
-
-    def _execute(self, call: ApiRequest) -> Object:
-        """Execute a request and return a copy, so that later changes do not alter the response."""
-        expand = call.parameters.get("expand", [])
-        if call.method == "POST" and call.path == "checkout/sessions":
-            return self._expand(self._open_session(call.parameters), expand)
-        if call.method == "POST" and call.path == "billing_portal/sessions":
-            customer = self._find("customer", call.parameters.get("customer", ""), "customer")
-            return self._books.open_portal(
-                customer, call.parameters.get("return_url"), self.address
-            )
-        if call.method == "GET" and call.path in KINDS:
-            return self._list(KINDS[call.path], call)
-        collection, _, id_ = call.path.rpartition("/")
-        if call.method == "GET" and collection in KINDS:
-            return self._expand(self._find(KINDS[collection], id_), expand)
-        raise RefusalError(404, f"Unrecognized request URL ({call.method}: /v1/{call.path}).")
-
-    def _open_session(self, given: Object) -> Object:
-        for name in given:
-            if name not in SESSION_PARAMETERS:
-                message = f"Received unknown parameter: {name}"
-                raise RefusalError(400, message, code="parameter_unknown", param=name)
-        self._find("price", given["line_items"][0].get("price", ""), "line_items[0][price]")
-        email = given.get("customer_email", "a@example.com")
-        if "@" not in email or email.endswith("@refused.example.com"):
-            message = f"Invalid email address: {email}"
-            raise RefusalError(400, message, code="email_invalid", param="customer_email")
-        return self._books.open_session(given, self.address)
-
-    def _find(self, kind: str, id_: str, param: str | None = None) -> Object:
-        found = self._books.objects.get(id_)
-        if found is None or found["object"] != kind:
-            raise RefusalError(
-                400 if param else 404,
-                f"No such {kind}: '{id_}'",
-                code="resource_missing",
-                doc_url=f"{DOCS}/resource-missing",
-                param=param or kind.rpartition(".")[2],
-            )
-        return found
-
-    def _list(self, kind: str, call: ApiRequest) -> Object:
-        limit = int(call.parameters.get("limit", 10))
-        if not 1 <= limit <= 100:
-            raise RefusalError(400, "This value must be between 1 and 100.", param="limit")
-        wanted = {name: value for name, value in call.parameters.items() if name in FILTERS}
-        rows = self._books.list_objects(kind, **wanted)
-        if (after := call.parameters.get("starting_after")) is not None:
-            rows = rows[[row["id"] for row in rows].index(after) + 1 :]
-        data = [self._expand(row, []) for row in rows[:limit]]
-        return {"object": "list", "data": data, "has_more": len(rows) > limit}
-
-    def _expand(self, found: Object, expand: list[str]) -> Object:
-        """Return a copy of an object with some fields expanded from ids to objects."""
-        shown = deepcopy(found)
-        for name in expand:
-            if name not in EXPANDABLE or (name not in found and name != "line_items"):
-                raise RefusalError(
-                    400, f"This property cannot be expanded ({name}).", param="expand"
-                )
-            if name == "line_items":
-                items = deepcopy(self._books.line_items[found["id"]])
-                shown[name] = {"object": "list", "data": items, "has_more": False}
-            elif found[name] is not None:
-                shown[name] = deepcopy(self._books.objects[found[name]])
-        return shown
-
-
 API_KEY = "sk_test_51DoubleKey"
 WEBHOOK_SECRET = "whsec_double"
 MONTHLY, YEARLY = "price_monthly", "price_yearly"
@@ -222,20 +125,17 @@ class StripeDouble(StripeRecords):
         portal = {"active": True, "is_default": True}
         self._add("billing_portal.configuration", self._new_id("bpc"), **portal)
         self.requests: list[ApiRequest] = []
-        self._api = StripeApi(self, self.api_key)
+        self.base_url = ""
+        self._answered: dict[str, tuple[ApiRequest, Object]] = {}
         self._troubles: deque[tuple[Callable[[], Response], bool]] = deque()
         self._delays: dict[str, Callable[[], Awaitable[object]]] = {}
         self._open = asyncio.Event()
         self._open.set()
         self._stuck = asyncio.Event()
 
-    @property
-    def base_url(self) -> str:
-        return self._api.address
-
     def build_app(self, address: str) -> Starlette:
         """Return the ASGI app; its pay pages are below `address`."""
-        self._api.address = address
+        self.base_url = address
         paths = {"/c/pay/{session}": self._pay_page, "/v1/{path:path}": self._answer}
         routes = [Route(path, do, methods=["GET", "POST"]) for path, do in paths.items()]
         return Starlette(routes=routes)
@@ -305,7 +205,7 @@ class StripeDouble(StripeRecords):
 
     async def _answer(self, request: Request) -> Response:
         try:
-            self._api.authenticate(request.headers.get("authorization"))
+            self._authenticate(request.headers.get("authorization"))
             call = await read_request(request)
         except RefusalError as refusal:
             return JSONResponse(refusal.body, refusal.status)
@@ -313,13 +213,13 @@ class StripeDouble(StripeRecords):
         trouble = self._troubles.popleft() if self._troubles else None
         await self._open.wait()
         if trouble is None:
-            answer = self._api.answer(call)
+            answer = self._execute_once(call)
             for path in [path for path in self._delays if call.path.startswith(path)]:
                 await self._delays.pop(path)()
             return answer
         build, is_executed = trouble
         if is_executed:
-            self._api.answer(call)
+            self._execute_once(call)
         return build()
 
     async def _pay_page(self, request: Request) -> Response:
@@ -332,6 +232,91 @@ class StripeDouble(StripeRecords):
         return Response(
             "<form method=post><button>Subscribe</button></form>", media_type="text/html"
         )
+
+    def _authenticate(self, authorization: str | None) -> None:
+        """Raise RefusalError for a wrong key, masked as Stripe masks it."""
+        if authorization != f"Bearer {self.api_key}":
+            sent = (authorization or "").removeprefix("Bearer ")
+            masked = f"{sent[:8]}{'*' * 8}{sent[-4:]}"
+            raise RefusalError(401, f"Invalid API Key provided: {masked}")
+
+    def _execute_once(self, call: ApiRequest) -> Response:
+        """Answer a request; a POST with a known idempotency key gets the first response again."""
+        key = call.idempotency_key if call.method == "POST" else None
+        try:
+            first, body = self._answered.get(key or "", (call, None))
+            assert first == call, "a repeated request has the same parameters"
+            body = body or self._execute(call)
+        except RefusalError as refusal:
+            return JSONResponse(refusal.body, refusal.status)
+        if key is not None:
+            self._answered[key] = (call, body)
+        return JSONResponse(body)
+
+    def _execute(self, call: ApiRequest) -> Object:
+        """Execute a request and return a copy, so that later changes do not alter the response."""
+        expand = call.parameters.get("expand", [])
+        if call.method == "POST" and call.path == "checkout/sessions":
+            return self._expand(self._open_session(call.parameters), expand)
+        if call.method == "POST" and call.path == "billing_portal/sessions":
+            customer = self._find("customer", call.parameters.get("customer", ""), "customer")
+            return self.open_portal(customer, call.parameters.get("return_url"), self.base_url)
+        if call.method == "GET" and call.path in KINDS:
+            return self._list(KINDS[call.path], call)
+        collection, _, id_ = call.path.rpartition("/")
+        if call.method == "GET" and collection in KINDS:
+            return self._expand(self._find(KINDS[collection], id_), expand)
+        raise RefusalError(404, f"Unrecognized request URL ({call.method}: /v1/{call.path}).")
+
+    def _open_session(self, given: Object) -> Object:
+        for name in given:
+            if name not in SESSION_PARAMETERS:
+                message = f"Received unknown parameter: {name}"
+                raise RefusalError(400, message, code="parameter_unknown", param=name)
+        self._find("price", given["line_items"][0].get("price", ""), "line_items[0][price]")
+        email = given.get("customer_email", "a@example.com")
+        if "@" not in email or email.endswith("@refused.example.com"):
+            message = f"Invalid email address: {email}"
+            raise RefusalError(400, message, code="email_invalid", param="customer_email")
+        return self.open_session(given, self.base_url)
+
+    def _find(self, kind: str, id_: str, param: str | None = None) -> Object:
+        found = self.objects.get(id_)
+        if found is None or found["object"] != kind:
+            raise RefusalError(
+                400 if param else 404,
+                f"No such {kind}: '{id_}'",
+                code="resource_missing",
+                doc_url=f"{DOCS}/resource-missing",
+                param=param or kind.rpartition(".")[2],
+            )
+        return found
+
+    def _list(self, kind: str, call: ApiRequest) -> Object:
+        limit = int(call.parameters.get("limit", 10))
+        if not 1 <= limit <= 100:
+            raise RefusalError(400, "This value must be between 1 and 100.", param="limit")
+        wanted = {name: value for name, value in call.parameters.items() if name in FILTERS}
+        rows = self.list_objects(kind, **wanted)
+        if (after := call.parameters.get("starting_after")) is not None:
+            rows = rows[[row["id"] for row in rows].index(after) + 1 :]
+        data = [self._expand(row, []) for row in rows[:limit]]
+        return {"object": "list", "data": data, "has_more": len(rows) > limit}
+
+    def _expand(self, found: Object, expand: list[str]) -> Object:
+        """Return a copy of an object with some fields expanded from ids to objects."""
+        shown = deepcopy(found)
+        for name in expand:
+            if name not in EXPANDABLE or (name not in found and name != "line_items"):
+                raise RefusalError(
+                    400, f"This property cannot be expanded ({name}).", param="expand"
+                )
+            if name == "line_items":
+                items = deepcopy(self.line_items[found["id"]])
+                shown[name] = {"object": "list", "data": items, "has_more": False}
+            elif found[name] is not None:
+                shown[name] = deepcopy(self.objects[found[name]])
+        return shown
 
 
 def sign_payload(payload: bytes, at: int, secret: str) -> str:
