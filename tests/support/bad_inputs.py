@@ -102,6 +102,16 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (CONFLUENCE, {"as_of": "soon", "min_agree": 9}, INVALID, ['"soon"', "min_agree: 9"]),
     (FLIPS, {"timeframe": "1h", "hours": 7, "x": 1}, INVALID, ["hours: 7", 'argument "x"']),
     (FLIPS, {"since": "2026-01-01T00:00:00Z"}, INVALID, ["accepted: timeframe, hours, direction"]),
+    # Words that agents send.
+    (STATE, {"symbol": "BTC"}, INVALID, ["did you mean ticker?"]),
+    (SIGNALS, {"interval": "1d"}, INVALID, ["did you mean timeframe?"]),
+    (SIGNALS, {"start": "7d"}, INVALID, ["did you mean since?"]),
+    (FLIPS, {"top": 5}, INVALID, ["did you mean limit?"]),
+    (SIGNALS, {"direction": "buy"}, INVALID, ["set tier to alerts and direction to bullish"]),
+    (STATE, {"direction": "long"}, INVALID, ["; set direction to bullish"]),
+    (CONFLUENCE, {"timeframe": "all"}, INVALID, ["accepted: 1h, 4h, 1d"]),
+    (SIGNALS, {"since": "9999w9"}, INVALID, ["yesterday, 24h, 7d"]),
+    (STATE, {"ticker": "[" * 1999}, TICKER, ["unknown"]),
 ]
 
 # MCP takes these as left out, because agent frameworks fill every argument.

@@ -166,13 +166,18 @@ async def test_an_asset_is_listed_once_it_reaches_min_agree_which_is_3_by_defaul
 
 
 @pytest.mark.clause("4.8.8")
-async def test_asset_class_narrows_the_results(served, transport):
-    requested = {"timeframe": "1d", "direction": "bearish"}
-    assert await tickers(served, transport, **requested, asset_class="stock") == ["NVDA"]
-    assert await tickers(served, transport, **requested, asset_class="metal") == ["XAU"]
-    assert await tickers(served, transport, **requested, asset_class="crypto") == []
-    bullish = await tickers(served, transport, timeframe="1d", asset_class="crypto")
-    assert set(bullish) == {"BTC", "ETH"}
+@pytest.mark.parametrize(
+    ("direction", "asset_class", "found"),
+    [
+        ("bearish", "stock", {"NVDA"}),
+        ("bearish", "metal", {"XAU"}),
+        ("bearish", "crypto", set()),
+        ("bullish", "crypto", {"BTC", "ETH"}),
+    ],
+)
+async def test_asset_class_narrows_the_results(served, transport, direction, asset_class, found):
+    requested = {"timeframe": "1d", "direction": direction, "asset_class": asset_class}
+    assert {*await tickers(served, transport, **requested)} == found
 
 
 async def test_an_asset_is_included_until_the_day_of_its_removal(served, transport):

@@ -28,7 +28,7 @@ from tests.support.example_market import (
 from tests.support.row_builders import BarRow, list_commits, make_blocks
 from tests.support.running_service import RunningService, run_service
 from tests.support.running_service import served as served
-from tests.support.store_homes import SqliteHome, StoreHome
+from tests.support.store_homes import SqliteHome, StoreHome, open_and_close
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -247,11 +247,10 @@ def full_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
     """A service with the whole universe, filled once."""
-    store = await open_sqlite_market(full_board)
-    if not await list_commits(store):
-        await fill_full_universe(store)
-    yield store
-    await store.close()
+    async with open_and_close(open_sqlite_market(full_board)) as store:
+        if not await list_commits(store):
+            await fill_full_universe(store)
+        yield store
 
 
 @pytest.mark.parametrize(

@@ -111,34 +111,38 @@ async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, transp
     assert answer[tier]["total_signals"] == 2
 
 
-@pytest.mark.clause("2.8.9", "2.8.10")
-async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_empty, transport):
-    await published_at(served_empty, OLDEST_SHOWN - 2, OLDEST_SHOWN - 1, OLDEST_SHOWN, NOON)
-    answer = await served_empty.fetch_answer(transport, STATS)
-    feed = await served_empty.fetch_answer(transport, SIGNALS)
-    assert answer["universe_tier"]["history_starts_at"] == feed["signals"][-1]["created_at"]
-    assert answer["universe_tier"]["history_starts_at"] == format_instant(OLDEST_SHOWN)
-    assert "The changes begin inside the window" not in answer["meta"].get("note", "")
+BEGIN_INSIDE = "The changes begin inside the window"
 
 
-@pytest.mark.clause("2.8.4", "2.8.10")
-async def test_a_history_younger_than_the_window_is_noted(served_empty, transport):
-    await published_at(served_empty, NOON - DAY_MS)
-    answer = await served_empty.fetch_answer(transport, STATS)
-    assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
-    assert answer["universe_tier"]["signals_per_day"] == 1 / 30
-    assert "The changes begin inside the window" in answer["meta"].get("note", "")
-
-
-@pytest.mark.clause("2.8.3")
-async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, transport):
-    await published_at(served_empty)
+@pytest.mark.clause("2.8.3", "2.8.4", "2.8.9", "2.8.10")
+@pytest.mark.parametrize(
+    ("times", "starts_at", "counted", "note", "other"),
+    [
+        (
+            (OLDEST_SHOWN - 2, OLDEST_SHOWN - 1, OLDEST_SHOWN, NOON),
+            *(OLDEST_SHOWN, 1, "", BEGIN_INSIDE),
+        ),
+        ((NOON - DAY_MS,), NOON - DAY_MS, 1, BEGIN_INSIDE, "No change"),
+        ((), None, 0, "No change has been published yet", BEGIN_INSIDE),
+    ],
+    ids=["older than the feed shows", "younger than the window", "none"],
+)
+async def test_history_starts_with_the_oldest_row_that_the_feed_shows(
+    served_empty, transport, times, starts_at, counted, note, other
+):
+    await published_at(served_empty, *times)
     answer = await served_empty.fetch_answer(transport, STATS)
     tier = answer["universe_tier"]
-    assert (tier["total_signals"], tier["signals_per_day"]) == (0, 0)
-    assert tier["history_starts_at"] is None
-    assert set(tally(tier["by_timeframe"], "timeframe").values()) == {0}
-    assert "No change has been published yet" in answer["meta"].get("note", "")
+    shown = [
+        row["created_at"]
+        for row in (await served_empty.fetch_answer(transport, SIGNALS))["signals"][-1:]
+    ]
+    assert [tier["history_starts_at"]] == (shown or [None])
+    assert shown == [format_instant(at) for at in (starts_at,) if at]
+    assert (tier["total_signals"], tier["signals_per_day"]) == (counted, counted / 30)
+    assert tally(tier["by_timeframe"], "timeframe") == {"1h": counted, "4h": 0, "1d": 0}
+    assert note in answer["meta"].get("note", "")
+    assert other not in answer["meta"].get("note", "")
 
 
 NOT_COVERED = {

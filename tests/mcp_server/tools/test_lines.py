@@ -197,25 +197,6 @@ async def test_a_list_of_tickers_is_read(served):
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "words"),
-    [
-        (STATE, {"symbol": "BTC"}, "did you mean ticker?"),
-        (SIGNALS, {"interval": "1d"}, "did you mean timeframe?"),
-        (SIGNALS, {"start": "7d"}, "did you mean since?"),
-        (FLIPS, {"top": 5}, "did you mean limit?"),
-        (SIGNALS, {"direction": "buy"}, "set tier to alerts and direction to bullish"),
-        (STATE, {"direction": "long"}, "; set direction to bullish"),
-        (CONFLUENCE, {"timeframe": "all"}, "accepted: 1h, 4h, 1d"),
-        (SIGNALS, {"since": "9999w9"}, "yesterday, 24h, 7d"),
-        (STATE, {"ticker": "[" * 1999}, "unknown"),
-    ],
-)
-async def test_a_refusal_says_what_is_meant(served, transport, tool, arguments, words):
-    status, error = await served.fetch_refusal(transport, tool, **arguments)
-    assert (status, words in error["message"]) == (400, True), error
-
-
-@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("signals_get_price", "signals_get_state with view=lines has the last close"),
