@@ -236,7 +236,8 @@ class StripeBilling(Provider):
             if reason := status.ended_reason or status.due_reason:
                 return HeldPayment(reason)
             # Prefer the address that the buyer confirmed at Stripe over the one typed at checkout.
-            email = session.buyer_email or session.customer_email or claim.contact_email
+            details = session.customer_details
+            email = (details and details.email) or session.customer_email or claim.contact_email
             return SettledPayment(subscription.id, customer, email)
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
@@ -420,11 +421,12 @@ async def _has_lost_dispute(api: V1Services, charge: Charge) -> bool:
     disputes = await call_stripe(api.disputes.list_async({"charge": charge.id}), Listing[Dispute])
     if any(dispute.charge != charge.id for dispute in disputes.data):
         raise BillingError(f"Stripe: a dispute is not about charge {charge.id}")
-    # Not lost: inquiries ("warning_"), those won, and prevented ones of type "block", which took no
-    # money; other kinds of prevention refund the payment.
-    return any(
-        dispute.card_case_type != "block"
-        if dispute.status == "prevented"
-        else dispute.status != "won" and not dispute.status.startswith("warning_")
-        for dispute in disputes.data
-    )
+    for dispute in disputes.data:
+        # Not lost: inquiries ("warning_"), those won, and prevented ones of type "block", which
+        # took no money; other kinds of prevention refund the payment.
+        details = dispute.payment_method_details
+        is_blocked = bool(details and details.card and details.card.case_type == "block")
+        is_harmless = dispute.status == "won" or dispute.status.startswith("warning_")
+        if not (is_blocked if dispute.status == "prevented" else is_harmless):
+            return True
+    return False

@@ -108,6 +108,12 @@ class Subscription(Record):
     pause_collection: dict[str, Any] | None = None
 
 
+class BuyerDetails(Record):
+    """The fields that a buyer filled in at Stripe."""
+
+    email: Text | None = None
+
+
 class Session(Record):
     """A Checkout Session with its line items and its subscription expanded."""
 
@@ -124,8 +130,7 @@ class Session(Record):
     subscription: Subscription | None
     metadata: dict[str, str]
     customer: Reference | None
-    # What the buyer filled in at Stripe.
-    buyer_email: Text | None = Field(None, validation_alias=AliasPath("customer_details", "email"))
+    customer_details: BuyerDetails | None = None
     customer_email: Text | None = None
 
 
@@ -147,6 +152,18 @@ class Charges(Listing[Charge]):
     has_more: bool
 
 
+class DisputedCard(Record):
+    """The card of a disputed charge."""
+
+    case_type: Text | None = None
+
+
+class DisputeDetails(Record):
+    """The payment method of a disputed charge."""
+
+    card: DisputedCard | None = None
+
+
 class Dispute(Record):
     """A dispute or an inquiry about a charge."""
 
@@ -162,9 +179,7 @@ class Dispute(Record):
         "warning_under_review",
         "won",
     ]
-    card_case_type: Text | None = Field(
-        None, validation_alias=AliasPath("payment_method_details", "card", "case_type")
-    )
+    payment_method_details: DisputeDetails | None = None
 
 
 class PortalSession(Record):

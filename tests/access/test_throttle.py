@@ -4,7 +4,7 @@ Contact addresses are checked, and access requests are stored once per address.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -357,3 +357,12 @@ def test_a_special_use_address_is_accepted_without_real_money(given: str) -> Non
     assert parse_contact_email(given, accepts_special_use=True) == f"{local}@{domain.lower()}"
     with pytest.raises(ApiError):
         parse_contact_email(given, accepts_special_use=False)
+
+
+@pytest.mark.clause("4.13.2", "4.13.10", "7.14")
+async def test_a_bad_address_is_refused_before_the_attempt_is_counted(desk: SandboxShop) -> None:
+    for expected in [400] * 30 + [None] * 30 + [429]:
+        address = {"contact_email": "nobody"} if expected == 400 else {}
+        with pytest.raises(ApiError) if expected else nullcontext() as refused:
+            await put(desk, **address)
+        assert expected is None or refused.value.status == expected

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import httpx
+import markupsafe
 import pytest
 
 from access.billing.provider import SESSION_LIFETIME_MS, NoBilling
@@ -342,6 +343,7 @@ async def test_the_page_shows_plan_price_address_and_that_no_money_moves(
     served: RunningService, billing: str, price: str, email: str
 ) -> None:
     answer = await served.client.get(await begun(served, billing=billing, contact_email=email))
+    assert markupsafe.escape(email) in answer.text
     page = check_page(answer, 200, "Pay for the premium plan")
     for text in (f"Premium, billed {billing}", price, email, "Sandbox", "no money moves"):
         assert text in page.text

@@ -340,7 +340,11 @@ async def test_an_unknown_subscription_or_dispute_ends_no_membership(
     with pytest.raises(BillingError):
         await shop.billing.fetch_status(member)
     if changed is None:
-        shop.stripe.objects[dispute]["status"] = "won"
+        # A payment method that is not expanded decides nothing either.
+        shop.stripe.objects[dispute] |= {"status": "prevented", "payment_method_details": "pm_1"}
+        with pytest.raises(BillingError):
+            await shop.billing.fetch_status(member)
+        shop.stripe.objects[dispute] |= {"status": "won", "payment_method_details": None}
     assert (await shop.billing.fetch_status(member)).ended_reason is None
 
 
