@@ -41,22 +41,6 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 OPTIONAL = ("timeframe", "indicator", "as_of")
 
 
-def describe_server(served):
-    return {
-        "name": "signals",
-        "title": "Signals",
-        "version": VERSION,
-        "websiteUrl": f"{served.base_url}/",
-        "icons": [
-            {
-                "src": f"{served.base_url}/web/icon.svg",
-                "mimeType": "image/svg+xml",
-                "sizes": ["any"],
-            }
-        ],
-    }
-
-
 def error_of(result):
     assert result["isError"] is True
     assert "structuredContent" not in result
@@ -85,7 +69,14 @@ async def test_initialize_offers_the_version_that_was_asked_for_if_it_is_served(
         result = (await served.rpc("initialize", params, **header))["result"]
         assert result["protocolVersion"] == offered
     assert result["capabilities"] == {"tools": {"listChanged": False}}
-    assert result["serverInfo"] == describe_server(served)
+    icon = f"{served.base_url}/web/icon.svg"
+    assert result["serverInfo"] == {
+        "name": "signals",
+        "title": "Signals",
+        "version": VERSION,
+        "websiteUrl": f"{served.base_url}/",
+        "icons": [{"src": icon, "mimeType": "image/svg+xml", "sizes": ["any"]}],
+    }
     assert result["instructions"] == INSTRUCTIONS
     assert len(INSTRUCTIONS.encode()) < 1024
     assert "simulated" in INSTRUCTIONS

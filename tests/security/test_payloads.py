@@ -84,12 +84,6 @@ HEADERS = [
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
-def free_texts(tool: AnyTool) -> list[str]:
-    return [
-        name for name, schema in get_argument_schemas(tool.query).items() if "enum" not in schema
-    ]
-
-
 def is_plain(body: dict[str, Any]) -> bool:
     """Check that a response is the error body, with a short message on one line."""
     assert set(body) - {"how_to_get_access"} == ERROR, body
@@ -115,9 +109,10 @@ def is_result(response: httpx.Response) -> bool:
 
 def given_to(tool: AnyTool, values: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield each value in each argument without an enum, in all at once, and as a name."""
+    schemas = get_argument_schemas(tool.query)
     for value in values:
-        yield from ({name: value} for name in free_texts(tool))
-        yield dict.fromkeys(get_argument_schemas(tool.query), value)
+        yield from ({name: value} for name in schemas if "enum" not in schemas[name])
+        yield dict.fromkeys(schemas, value)
         yield {str(value): value}
 
 

@@ -105,11 +105,6 @@ def is_one_of(keys: Keys, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch(dotted(keys), pattern) for pattern in patterns)
 
 
-def is_map(keys: Keys) -> bool:
-    """Return true if the keys at a path are data rather than fields."""
-    return is_one_of(keys, OPEN_MAPS + CLOSED_MAPS)
-
-
 def walked(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
     yield keys, value
     if isinstance(value, list):
@@ -135,7 +130,8 @@ def wrong_types(keys: Keys, value: Any) -> Iterator[Any]:
 
 
 def wrong_fields(keys: Keys, value: dict[str, Any], tool: str) -> Iterator[dict[str, Any]]:
-    if not is_map(keys):
+    # The keys of a map are data, not fields.
+    if not is_one_of(keys, OPEN_MAPS + CLOSED_MAPS):
         yield {**value, FOREIGN: None}
         optional = (*OPTIONAL.get(tool, ()), *(f"meta.{name}" for name in META_EXCEPTIONS))
         for gone in (key for key in value if dotted((*keys, key)) not in optional):

@@ -168,16 +168,15 @@ async def test_a_page_equals_a_plain_filter_of_all_rows_while_runs_follow(
         assert held.build_rows(held.find_page(everything)[0]) == published
 
 
-def find_last(rows: Sequence[FeedRow], at: int) -> dict[tuple[str, str, str], ChangeRow]:
-    """Return the last change of each cell up to a time, published or not."""
-    changes = [row for row in rows if isinstance(row, ChangeRow) and row.created_at <= at]
-    return {(row.ticker, row.indicator, row.timeframe): row for row in changes}
-
-
 def check_boards(ledger: Ledger, feed: Feed, times: Sequence[int], begins: int = 0) -> None:
     """Compare readings, last changes and histories from `begins` on with a replay of all rows."""
     for at in times:
-        last = find_last(feed.rows, at)
+        # The last change of each cell up to a time, published or not.
+        last = {
+            (row.ticker, row.indicator, row.timeframe): row
+            for row in feed.rows
+            if isinstance(row, ChangeRow) and row.created_at <= at
+        }
         readings = {
             (ticker, key, timeframe): reading
             for ticker, keys in ledger.find_readings(at).items()

@@ -7,7 +7,7 @@ import asyncio
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -169,12 +169,6 @@ async def answer(context: Context, at: int) -> list[str]:
     return results
 
 
-def list_instants(runs: Sequence[int], now: int) -> list[int]:
-    edges = [now - 365 * DAY_MS, *runs]
-    beside = {at + by for at in edges for by in (-1, 0)}
-    return sorted(at for at in beside if at <= now)
-
-
 def list_steps() -> list[Batch | str]:
     """Return commits of every kind after the seeded ones, and the other writes by name."""
     runs = [NOON + n * HOUR_MS for n in range(12)]
@@ -233,7 +227,8 @@ async def test_no_answer_from_an_extended_ledger_differs_whatever_is_written(hom
             await write(writer, step)
             await wait_for_version(store, seen)
             now = (await store.progress()).market_time + 2 * HOUR_MS
-            for at in list_instants(runs, now):
+            beside = {at + by for at in (now - 365 * DAY_MS, *runs) for by in (-1, 0)}
+            for at in sorted(at for at in beside if at <= now):
                 expected = await answer(make_context(cold, now), at)
                 assert await answer(make_context(warm, now), at) == expected, format_instant(at)
                 distinct.update(expected)

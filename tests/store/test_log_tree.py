@@ -74,12 +74,6 @@ class TilesInMemory:
         return found if len(found) == 32 * width else None
 
 
-def open_reader(tiles: Tiles, size: int) -> TilesReader:
-    reader = TilesReader(TilesInMemory(tiles))
-    reader.set_size(size)
-    return reader
-
-
 def test_an_empty_tree_has_the_hash_of_nothing() -> None:
     assert sha256(b"").digest() == tree.EMPTY_ROOT
     assert tree.list_edge(0) == []
@@ -151,7 +145,9 @@ def test_proofs_of_any_tree_verify_with_another_implementation(
     tiles, sizes = build_tiles(hashes, *parts[:-1]), list(itertools.accumulate(parts))
     for old, size in itertools.combinations(sizes, 2):
         old_root, root = prove(tiles, [Range(0, old)])[0], prove(tiles, [Range(0, size)])[0]
-        assert root == open_reader(tiles, size).calculate_root_hash()
+        reader = TilesReader(TilesInMemory(tiles))
+        reader.set_size(size)
+        assert root == reader.calculate_root_hash()
         proof = prove(tiles, tree.list_consistency_ranges(old, size))
         ConsistencyProof(old, size, proof).check(old_root, root)
         tree.verify_consistency(old, old_root, size, root, proof)

@@ -76,7 +76,7 @@ Case = tuple[str, dict[str, str], bytes]
 def list_cases(api_key: str) -> Iterator[Case]:
     """Yield (HTTP method, headers, body) of each request, in the order of the record."""
     key = {"Authorization": f"Bearer {api_key}"}
-    bodies = [*_list_messages(), *_list_malformed_bodies()]
+    bodies = MESSAGES + MALFORMED_BODIES
     for body in bodies:
         yield "POST", key, body
     for version in LEGACY_VERSIONS:
@@ -89,7 +89,7 @@ def list_cases(api_key: str) -> Iterator[Case]:
         for body in bodies[:12]:
             yield "POST", key | headers, body
     for version in ((), *[{VERSION_HEADER: version}.items() for version in LEGACY_VERSIONS]):
-        for method, params in _list_requests():
+        for method, params in REQUESTS:
             with_meta = {**(params or {}), "_meta": ENVELOPE}
             yield "POST", key | dict(version), _encode(method, with_meta)
     for headers in ({"Accept": "text/event-stream"}, {"Content-Type": "text/plain"}):
@@ -109,45 +109,42 @@ async def record_bytes(served: RunningService) -> list[dict[str, Any]]:
     ]
 
 
-def _list_requests() -> Iterator[tuple[str, Any]]:
-    for requested in ("2025-06-18", "2025-11-25", "2026-07-28"):
-        yield (
-            "initialize",
-            {"protocolVersion": requested, "capabilities": {}, "clientInfo": ENVELOPE},
-        )
-    yield "ping", None
-    yield "tools/list", {}
-    yield "tools/call", STATE
-    yield "tools/call", {"name": "signals_get_stats"}
-    yield "tools/call", {"name": "signals_get_state", "arguments": {"ticker": "BTX"}}
-    yield "tools/call", {"name": "signals_get_nothing", "arguments": {}}
-    yield "resources/list", {}
-
-
-def _list_messages() -> Iterator[bytes]:
-    for method, params in _list_requests():
-        yield _encode(method, params)
-    yield json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
-    yield json.dumps({"jsonrpc": "2.0", "id": 3, "result": {}}).encode()
-    yield _encode("tools/list", {"cursor": "x"})
-    yield _encode("tools/call", [])
-    yield _encode("ping", None, None)
-    yield _encode("ping", {"_meta": {"progressToken": 1}}, "text")
-
-
-def _list_malformed_bodies() -> Iterator[bytes]:
-    yield from (b"", b"{", b"[]", b"1", b"null", b"{}", b"\xff", b'{"jsonrpc":"2.0","id":NaN}')
-    yield b"[%b]" % _encode("ping", None)
-    yield b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}'
-    yield b'{"jsonrpc":"1.0","id":1,"method":"ping"}'
-    yield b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}'
-    yield b'{"jsonrpc":"2.0","id":1,"method":5}'
-    yield b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}'
-
-
 def _encode(method: str, params: Any, request_id: Any = 1) -> bytes:
     message = {"jsonrpc": "2.0", "id": request_id, "method": method}
     return json.dumps(message if params is None else {**message, "params": params}).encode()
+
+
+REQUESTS: list[tuple[str, Any]] = [
+    *(
+        ("initialize", {"protocolVersion": requested, "capabilities": {}, "clientInfo": ENVELOPE})
+        for requested in ("2025-06-18", "2025-11-25", "2026-07-28")
+    ),
+    ("ping", None),
+    ("tools/list", {}),
+    ("tools/call", STATE),
+    ("tools/call", {"name": "signals_get_stats"}),
+    ("tools/call", {"name": "signals_get_state", "arguments": {"ticker": "BTX"}}),
+    ("tools/call", {"name": "signals_get_nothing", "arguments": {}}),
+    ("resources/list", {}),
+]
+MESSAGES = [
+    *(_encode(method, params) for method, params in REQUESTS),
+    json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode(),
+    json.dumps({"jsonrpc": "2.0", "id": 3, "result": {}}).encode(),
+    _encode("tools/list", {"cursor": "x"}),
+    _encode("tools/call", []),
+    _encode("ping", None, None),
+    _encode("ping", {"_meta": {"progressToken": 1}}, "text"),
+]
+MALFORMED_BODIES = [
+    *(b"", b"{", b"[]", b"1", b"null", b"{}", b"\xff", b'{"jsonrpc":"2.0","id":NaN}'),
+    b"[%b]" % _encode("ping", None),
+    b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}',
+    b'{"jsonrpc":"1.0","id":1,"method":"ping"}',
+    b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}',
+    b'{"jsonrpc":"2.0","id":1,"method":5}',
+    b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}',
+]
 
 
 async def _send(

@@ -334,27 +334,25 @@ def modelled(flips: list[dict], direction: str) -> list[dict]:
         kept = [flip for flip in newest if direction in ("all", flip["to"])]
         if kept:
             kept.sort(key=lambda flip: flip["created_at"], reverse=True)
-            groups.append(modelled_group(asset, kept))
+            sides = [flip["to"] for flip in kept if flip["to"] != "neutral"]
+            bullish, bearish = sides.count("bullish"), sides.count("bearish")
+            lead = {-1: "bearish", 0: "mixed", 1: "bullish"}
+            groups.append(
+                {
+                    "ticker": asset.ticker,
+                    "name": asset.name,
+                    "asset_class": asset.asset_class,
+                    "dominant": lead[(bullish > bearish) - (bullish < bearish)],
+                    "bullish": bullish,
+                    "bearish": bearish,
+                    "score": max(bullish, bearish),
+                    "latest_at": kept[0]["created_at"],
+                    "flips": [{key: flip[key] for key in flip if key != "ticker"} for flip in kept],
+                }
+            )
     groups.sort(key=lambda group: group["latest_at"], reverse=True)
     groups.sort(key=lambda group: group["score"], reverse=True)
     return groups
-
-
-def modelled_group(asset: CoveredAsset, flips: list[dict]) -> dict:
-    sides = [flip["to"] for flip in flips if flip["to"] != "neutral"]
-    bullish, bearish = sides.count("bullish"), sides.count("bearish")
-    lead = {-1: "bearish", 0: "mixed", 1: "bullish"}
-    return {
-        "ticker": asset.ticker,
-        "name": asset.name,
-        "asset_class": asset.asset_class,
-        "dominant": lead[(bullish > bearish) - (bullish < bearish)],
-        "bullish": bullish,
-        "bearish": bearish,
-        "score": max(bullish, bearish),
-        "latest_at": flips[0]["created_at"],
-        "flips": [{key: flip[key] for key in flip if key != "ticker"} for flip in flips],
-    }
 
 
 def plain(rows: Iterable[ChangeRow]) -> list[dict]:

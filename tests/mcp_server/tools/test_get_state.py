@@ -226,19 +226,6 @@ def listed(answer: dict[str, Any]) -> Cells:
     }
 
 
-def context_of(store: MarketStore) -> Context:
-    return Context(SnapshotCache(store), "http://x", "http://x", lambda: NOON + HOUR_MS, None, 1)
-
-
-async def both_views(context: Context, **filters: Any) -> list[dict[str, Any]]:
-    """Return the serialized results of the handler in both views."""
-    answers = []
-    for view in ("full", "lines"):
-        query = StateQuery.model_validate({**filters, "view": view})
-        answers.append(json.loads((await get_state(query, context)).model_dump_json()))
-    return answers
-
-
 @pytest.fixture(scope="module")
 def full_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("full") / "market.db"
@@ -269,7 +256,12 @@ async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
 @pytest.mark.clause("2.4.2", "2.4.10")
 @pytest.mark.prove
 async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
-    full, short = await both_views(context_of(whole), **filters)
+    snapshots = SnapshotCache(whole)
+    context = Context(snapshots, "http://x", "http://x", lambda: NOON + HOUR_MS, None, 1)
+    full, short = [
+        json.loads((await get_state(query, context)).model_dump_json())
+        for query in (StateQuery(**filters, view=view) for view in ("full", "lines"))
+    ]
     assert len(full["assets"]) > 25
     read = parsed(short.pop("lines"), filters.get("timeframe"))
     # Of readings that no filter selects, lines leave out the neutral ones, and dexter always.

@@ -192,15 +192,11 @@ def histories(draw: st.DrawFn) -> list[Batch]:
                 rows.append(make_change(newest, *cell, after=draw(st.integers(-1, 1))))
         late = [
             WatermarkRow(ticker, 0, draw(st.sampled_from(list(TIMEFRAME_SET_CODES))))
-            for ticker in draw(draw_subsets(TICKERS))
+            for ticker in draw(st.lists(st.sampled_from(TICKERS), unique=True))
         ]
         passes.append(make_batch(ends, changes=rows, written_at=written_at, watermarks=late))
         hour = ends
     return [*passes, make_batch(LAST, written_at=LAST)]
-
-
-def draw_subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
-    return st.lists(st.sampled_from(of), unique=True)
 
 
 def replay_commits(passes: Sequence[Batch], at: int) -> tuple[object, ...]:

@@ -77,10 +77,6 @@ asyncio.run(main())
 """
 
 
-def make_empty_block(ticker: str) -> BarBlock:
-    return BarBlock(ticker, "1h", np.empty(0, dtype=np.int64), np.empty((0, 5)))
-
-
 async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore) -> None:
     given = make_full_batch()
     await market.commit(given)
@@ -157,7 +153,12 @@ async def test_an_empty_batch_moves_the_clock_and_joins_the_chain(
         make_batch(bars=make_blocks(make_bar("SOL"), make_bar("SOL"))),
         make_batch(bars=make_blocks(make_bar("SOL"), make_bar("BTC", 7200), make_bar("SOL"))),
         make_batch(bars=make_blocks(make_bar("SOL", 3600), make_bar("SOL", 0))),
-        make_batch(bars=[make_blocks(make_bar("SOL"))[0], make_empty_block("BTC")]),
+        make_batch(
+            bars=[
+                *make_blocks(make_bar("SOL")),
+                BarBlock("BTC", "1h", np.empty(0, dtype=np.int64), np.empty((0, 5))),
+            ]
+        ),
         make_batch(bars=make_blocks(make_bar("SOL")._replace(volume=float("nan")))),
         make_batch(funding=[FundingRow("BTC", 0, 0.1)]),
         make_batch(epochs=[make_epoch("SOL"), make_epoch(number=0)]),
