@@ -126,18 +126,12 @@ def build_insert(home: StoreHome, table: str, created_at: object, close_time: ob
 
 @pytest.mark.clause("1.31", "2.1.1")
 @pytest.mark.parametrize("table", ["changes", "alerts"])
-async def test_a_newer_row_cannot_replace_a_stored_one_of_the_same_id(
-    filled: MarketStore, home: StoreHome, table: str
-) -> None:
-    await assert_refused(home, build_insert(home, table, NOW + 99, "close_time"))
-
-
-@pytest.mark.parametrize("table", ["changes", "alerts"])
-async def test_a_row_cannot_be_inserted_before_the_newest_of_either_tier(
+async def test_a_row_cannot_replace_one_of_its_id_or_precede_the_newest_of_either_tier(
     filled: MarketStore, home: StoreHome, table: str
 ) -> None:
     times = ["NULL", NOW + 3, NOW, 1, -5]
-    await assert_refused(home, *(build_insert(home, table, at, 1) for at in times))
+    replacing = build_insert(home, table, NOW + 99, "close_time")
+    await assert_refused(home, replacing, *(build_insert(home, table, at, 1) for at in times))
     newer = {
         "changes": {"alerts": [make_alert(NOW + 9)]},
         "alerts": {"changes": [make_change(NOW + 9)]},
