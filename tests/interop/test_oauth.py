@@ -15,7 +15,7 @@ import pytest
 
 from access.oauth.clients import ClientDocuments
 from tests.doubles.document_host import HOST, build_response, open_document_host
-from tests.interop.test_clients import CATALOG, PAGE, STATE, Client
+from tests.interop.test_clients import CATALOG, ENDS_WITHIN_S, PAGE, STATE, Client
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.example_market import make_coverage
 from tests.support.running_service import ManualClock, RunningService, run_service
@@ -23,7 +23,6 @@ from tests.support.web_page import EMAIL, wait_for_link
 
 pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 
-ENDS_WITHIN_S = 600
 CALLS: list[tuple[str, dict[str, Any]]] = [(STATE, {"ticker": "BTC"}), (CATALOG, {})]
 CLIENTS = [
     Client("mcp_1", "oauth"),

@@ -17,7 +17,6 @@ from schemas.vocabulary import (
     Timeframe,
     format_instant,
 )
-from serving.argument_values import parse_instant_ms
 from serving.json_text import to_json
 from serving.response_cache import ResponseCache
 from serving.snapshot_cache import SnapshotCache
@@ -262,34 +261,6 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
     for answer in (overdue, answers[0]):
         answer["meta"] = {key: answer["meta"][key] for key in answer["meta"].keys() - changed}
     assert overdue == answers[0]
-
-
-@pytest.mark.clause("4.7.34")
-async def test_a_date_is_its_midnight_in_utc(served, transport):
-    day, eve = "2026-09-30", "2026-10-01"
-    found = [
-        (await served.fetch_answer(transport, SIGNALS, since=since))["pagination"]["returned"]
-        for since in (day, f"{day}T00:00Z", eve, f"{eve}T00:00Z")
-    ]
-    assert found == [8, 8, 0, 0]
-    assert parse_instant_ms("since", f" {day} ") == NOON // DAY_MS * DAY_MS
-
-
-@pytest.mark.clause("4.7.11")
-@pytest.mark.parametrize(
-    "since",
-    [
-        "2026-09-30T12:03:00.003Z",
-        "2026-09-30T12:03:00.003999Z",
-        "2026-09-30T14:03:00.003+02:00",
-        "2026-09-30T12:03:00.003+00:00",
-        "2026-09-30T12:03:00.003 00:00",
-        "2026-09-30 12:03:00,003z",
-    ],
-)
-async def test_since_is_exclusive_in_every_spelling(served, transport, since):
-    answer = await served.fetch_answer(transport, SIGNALS, since=since)
-    assert [row["created_at"][-5:] for row in answer["signals"]] == [".005Z", ".004Z"]
 
 
 @pytest.mark.clause("8.38", "8.40")

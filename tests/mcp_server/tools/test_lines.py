@@ -127,6 +127,7 @@ async def test_limit_keeps_the_best_and_counts_all(served, transport):
     assert confluence["meta"]["note"] == "limit leaves out 1 of 2 assets."
 
 
+@pytest.mark.clause("4.7.11", "4.7.34")
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [
@@ -146,6 +147,24 @@ async def test_limit_keeps_the_best_and_counts_all(served, transport):
         ({"until": "1h"}, 2),
         ({"since": "7d"}, 8),
         ({"since": "1w"}, 8),
+        # A date is its midnight in UTC.
+        ({"since": "2026-09-30"}, 8),
+        ({"since": " 2026-09-30 "}, 8),
+        ({"since": "2026-09-30T00:00Z"}, 8),
+        ({"since": "2026-10-01"}, 0),
+        ({"since": "2026-10-01T00:00Z"}, 0),
+        # The rows of 12:03 came in its first six milliseconds.
+        *(
+            ({"since": since}, 2)
+            for since in (
+                "2026-09-30T12:03:00.003Z",
+                "2026-09-30T12:03:00.003999Z",
+                "2026-09-30T14:03:00.003+02:00",
+                "2026-09-30T12:03:00.003+00:00",
+                "2026-09-30T12:03:00.003 00:00",
+                "2026-09-30 12:03:00,003z",
+            )
+        ),
     ],
 )
 async def test_rows_are_after_since_and_up_to_until(served, transport, arguments, rows):
