@@ -128,12 +128,6 @@ async def test_a_posted_response_is_accepted_without_a_body_and_not_counted(serv
     assert (await served.call(USAGE))["structuredContent"]["quota"]["used_today"] == before + 1
 
 
-@pytest.mark.clause("4.14.9", "4.14.13")
-@pytest.mark.parametrize("method", ["initialize", "ping", "tools/list"])
-async def test_every_method_but_tools_call_needs_no_key(served, method):
-    assert "result" in await served.rpc(method)
-
-
 @pytest.mark.clause("1.38", "1.40", "4.14.14", "4.14.18", "4.14.19")
 @pytest.mark.parametrize("tool", PATHS)
 async def test_exactly_the_keyed_tools_require_a_key(served, tool):
@@ -143,7 +137,7 @@ async def test_exactly_the_keyed_tools_require_a_key(served, tool):
         assert reported == (code if tool in KEYED_PATHS else None)
 
 
-@pytest.mark.clause("4.14.17")
+@pytest.mark.clause("4.14.9", "4.14.13", "4.14.17")
 async def test_tools_list_shows_the_tools_of_the_specification(served):
     tools = (await served.rpc("tools/list"))["result"]["tools"]
     named = [STATE, SIGNALS, CONFLUENCE, FLIPS, CATALOG, STATS, USAGE]
@@ -211,61 +205,61 @@ async def test_a_compressed_body_is_refused(served, coding, status):
         assert f'Content-Encoding "{coding}" is not accepted' in response.json()["message"]
 
 
-@pytest.mark.clause("4.14.5", "4.14.6", "4.14.7", "4.14.11", "7.34")
+MALFORMED = [
+    ([], None),
+    ([PING], None),
+    (1, None),
+    ("ping", None),
+    (None, None),
+    ({}, None),
+    ({**PING, "jsonrpc": "1.0"}, 1),
+    ({**PING, "jsonrpc": 2.0}, 1),
+    ({"id": 7, "method": "ping"}, 7),
+    ({"jsonrpc": "2.0", "id": 7}, 7),
+    ({"jsonrpc": "2.0", "id": 7, "result": {}, "error": {}}, None),
+    ({"jsonrpc": "2.0", "id": 7, "error": "failed"}, None),
+    ({"jsonrpc": "2.0", "id": 1.5, "result": {}}, None),
+    ({"jsonrpc": "2.0", "result": {}}, None),
+    ({"jsonrpc": "1.0", "id": 7, "result": {}}, None),
+    ([{"jsonrpc": "2.0", "id": 7, "result": {}}], None),
+    ({**PING, "method": 5}, 1),
+    ({**PING, "id": 1.5}, None),
+    ({**PING, "id": 1.0}, None),
+    ({**PING, "id": True}, None),
+    ({**PING, "id": {}}, None),
+    ({**PING, "id": [1]}, None),
+    ({"jsonrpc": "1.0", "method": "ping"}, None),
+]
+FAILED_CALLS = [
+    ("resources/list", {}, -32601),
+    ("notifications/initialized", {}, -32601),
+    ("", {}, -32601),
+    ("ping", [], -32602),
+    ("ping", "x", -32602),
+    ("tools/list", {"cursor": "next"}, -32602),
+    ("tools/call", {}, -32602),
+    ("tools/call", {"name": None}, -32602),
+    ("tools/call", {"name": "signals_get_stat"}, -32602),
+    ("tools/call", {"name": "\ud800"}, -32602),
+]
+
+
+@pytest.mark.clause("4.14.5", "4.14.6", "4.14.7", "4.14.8", "4.14.9", "4.14.11", "4.14.16", "7.34")
 @pytest.mark.parametrize(
-    ("body", "echoed"),
+    ("body", "code", "echoed"),
     [
-        ([], None),
-        ([PING], None),
-        (1, None),
-        ("ping", None),
-        (None, None),
-        ({}, None),
-        ({**PING, "jsonrpc": "1.0"}, 1),
-        ({**PING, "jsonrpc": 2.0}, 1),
-        ({"id": 7, "method": "ping"}, 7),
-        ({"jsonrpc": "2.0", "id": 7}, 7),
-        ({"jsonrpc": "2.0", "id": 7, "result": {}, "error": {}}, None),
-        ({"jsonrpc": "2.0", "id": 7, "error": "failed"}, None),
-        ({"jsonrpc": "2.0", "id": 1.5, "result": {}}, None),
-        ({"jsonrpc": "2.0", "result": {}}, None),
-        ({"jsonrpc": "1.0", "id": 7, "result": {}}, None),
-        ([{"jsonrpc": "2.0", "id": 7, "result": {}}], None),
-        ({**PING, "method": 5}, 1),
-        ({**PING, "id": 1.5}, None),
-        ({**PING, "id": 1.0}, None),
-        ({**PING, "id": True}, None),
-        ({**PING, "id": {}}, None),
-        ({**PING, "id": [1]}, None),
-        ({"jsonrpc": "1.0", "method": "ping"}, None),
+        *((body, -32600, echoed) for body, echoed in MALFORMED),
+        *(
+            ({**PING, "method": method, "params": params}, code, 1)
+            for method, params, code in FAILED_CALLS
+        ),
     ],
 )
-async def test_a_malformed_request_is_an_invalid_request(served, body, echoed):
+async def test_a_malformed_request_or_a_failed_call_is_an_error_object(served, body, code, echoed):
     response = await served.post_mcp(body)
     assert response.status_code == 200
     answer = response.json()
-    assert (answer["error"]["code"], answer["id"]) == (-32600, echoed)
-
-
-@pytest.mark.clause("4.14.8", "4.14.9", "4.14.16", "7.34")
-@pytest.mark.parametrize(
-    ("method", "params", "code"),
-    [
-        ("resources/list", {}, -32601),
-        ("notifications/initialized", {}, -32601),
-        ("", {}, -32601),
-        ("ping", [], -32602),
-        ("ping", "x", -32602),
-        ("tools/list", {"cursor": "next"}, -32602),
-        ("tools/call", {}, -32602),
-        ("tools/call", {"name": None}, -32602),
-        ("tools/call", {"name": "signals_get_stat"}, -32602),
-        ("tools/call", {"name": "\ud800"}, -32602),
-    ],
-)
-async def test_a_protocol_error_is_an_error_object(served, method, params, code):
-    answer = await served.rpc(method, params)
-    assert (answer["error"]["code"], answer["id"]) == (code, 1)
+    assert (answer["error"]["code"], answer["id"]) == (code, echoed)
 
 
 @pytest.mark.clause("4.6.8", "4.14.14", "4.14.21", "5.24", "7.5", "7.7", "7.17", "7.18")
