@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from schemas.longer_bars import Prices as PriceColumn
 from schemas.longer_bars import (
+    Prices as PriceColumn,
     Times,
     build_longer_bars,
     compute_close_time,

@@ -22,8 +22,13 @@ from store.errors import StoreError
 from store.failure_log import FailureLog
 from store.market_rows import CheckpointRow
 from store.sql.feed_log import FeedLog
-from verifier.notes import Checkpoint, NoteError, VerifierKey, parse_policy
-from verifier.notes import PolicyError as InvalidPolicyError
+from verifier.notes import (
+    Checkpoint,
+    NoteError,
+    PolicyError as InvalidPolicyError,
+    VerifierKey,
+    parse_policy,
+)
 
 
 def find_cosignature(vkey: VerifierKey, note: str, lines: str) -> tuple[str, int] | None:

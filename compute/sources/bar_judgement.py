@@ -5,8 +5,7 @@ Times are epoch seconds UTC, oldest first.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from math import exp
-from math import log as ln
+from math import exp, log as ln
 from typing import Final, NamedTuple
 
 import numpy as np

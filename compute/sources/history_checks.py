@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from math import exp
-from math import log as ln
+from math import exp, log as ln
 from typing import Final, NamedTuple
 
 import numpy as np

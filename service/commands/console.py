@@ -35,8 +35,13 @@ def open_progress_bar(
         yield fallback
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-    from rich.progress import TimeRemainingColumn as TimeColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn as TimeColumn,
+    )
 
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeColumn()
     with Progress(*columns, console=Console(stderr=True, soft_wrap=True)) as progress:

@@ -25,8 +25,7 @@ from access.purchases import ClaimResult, Claims, Purchases
 from access.sign_in import SignIn
 from access.throttle import Throttle
 from mcp_server.endpoint import PATHS, McpEndpoint
-from mcp_server.protected_endpoint import PATHS as PROTECTED_PATHS
-from mcp_server.protected_endpoint import ProtectedMcpEndpoint
+from mcp_server.protected_endpoint import PATHS as PROTECTED_PATHS, ProtectedMcpEndpoint
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.oauth import OAuthEndpoints, build_oauth_routes
@@ -66,8 +65,7 @@ from web.docs import build_docs_routes
 from web.feed_pages import build_log_routes, build_view_routes
 from web.operations import Doctor, build_operations_routes
 from web.pages import Site, build_refusal_renderer, build_static_routes
-from web.sessions import HOME_PATH as API_ACCESS_PATH
-from web.sessions import PendingRequests, Sessions, SignInPages
+from web.sessions import HOME_PATH as API_ACCESS_PATH, PendingRequests, Sessions, SignInPages
 
 # Prefixes of the paths that pages of other origins may call, as `HostOriginMiddleware` says. The
 # pages for people are not among them, because their forms contain tokens.

@@ -31,10 +31,12 @@ from store.market_rows import (
     StoredSnapshot,
     WatermarkRow,
 )
-from store.sql import market_reads as reads
-from store.sql import market_statements as statements
-from store.sql import market_writes as writes
-from store.sql import migrate_database as moving
+from store.sql import (
+    market_reads as reads,
+    market_statements as statements,
+    market_writes as writes,
+    migrate_database as moving,
+)
 from store.sql.audit_reads import AuditReads
 from store.sql.database import Database, Lane, MarketEngine, Row, fetch_value
 from store.sql.feed_log import FeedLog

@@ -24,8 +24,7 @@ from tests.doubles.stripe.server import StripeDouble
 from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import ManualClock, RunningService, break_usage_counting
-from tests.support.sandbox_shop import Purchase, StripeShop
-from tests.support.sandbox_shop import shop as shop
+from tests.support.sandbox_shop import Purchase, StripeShop, shop as shop
 from tests.support.signals_command import drop_requests
 
 pytestmark = pytest.mark.clause("sales")

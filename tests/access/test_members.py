@@ -22,9 +22,7 @@ from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
 from store.access_rows import MembershipRow, StoredMembership, normalize_email
 from store.sql.access_store import AccessStore
-from tests.store.conftest import access as access
-from tests.store.conftest import closing as closing
-from tests.store.conftest import open_access as open_access
+from tests.store.conftest import access as access, closing as closing, open_access as open_access
 from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
 from tests.support.running_service import ManualClock

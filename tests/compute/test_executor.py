@@ -24,8 +24,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from compute import executor as executor_module
-from compute import rebuild as restore_module
+from compute import executor as executor_module, rebuild as restore_module
 from compute.audit import audit as audit_module
 from compute.audit.audit import Report
 from compute.bars import DAY_S

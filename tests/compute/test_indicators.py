@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compute.alerts.engines import AlertEngine, BarWithReading
 from compute.bars import MAX_PRICE, MIN_VALUE

@@ -18,8 +18,7 @@ from compute.sources.files import FilesSource
 from compute.universe import Asset, Listing, Universe, UniverseError, load_universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import TIMEFRAMES, compute_midnight_s, format_instant
-from tests.support.example_market import make_batch, make_change
-from tests.support.example_market import make_coverage as published
+from tests.support.example_market import make_batch, make_change, make_coverage as published
 from tests.support.small_market import END, START, list_opens, make_bars, open_store, write_bars
 
 REQUIRED = """

@@ -36,8 +36,7 @@ from serving.http import MAX_BODY_BYTES
 from tests.service.commands.test_serve import served_process
 from tests.support.bar_sets import advance_bar
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_flips
-from tests.support.running_service import RunningService
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, served as served
 from tests.support.signals_command import ROOT, run_signals
 from tests.support.small_market import DENSE, list_opens, make_bars, write_bars
 from tools.clauses import find_clause_tests, read_specification

@@ -19,12 +19,14 @@ from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.config.settings import Settings
 from store.access_rows import AttemptLimit
 from store.postgres.engine import POOL_SIZE, PostgresEngine, connect
-from tests.mcp_server.tools import test_get_confluence as test_get_confluence
-from tests.mcp_server.tools import test_get_flips as test_get_flips
-from tests.mcp_server.tools import test_get_signals as test_get_signals
-from tests.mcp_server.tools import test_get_signals_forward_paging as test_reading_forward
-from tests.mcp_server.tools import test_get_state as test_get_state
-from tests.mcp_server.tools import test_get_stats as test_get_stats
+from tests.mcp_server.tools import (
+    test_get_confluence as test_get_confluence,
+    test_get_flips as test_get_flips,
+    test_get_signals as test_get_signals,
+    test_get_signals_forward_paging as test_reading_forward,
+    test_get_state as test_get_state,
+    test_get_stats as test_get_stats,
+)
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.serving import test_snapshot_cache_past as test_past
 from tests.support.bad_inputs import STATE

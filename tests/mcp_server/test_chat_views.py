@@ -10,8 +10,7 @@ from mcp_types.methods import validate_server_result
 
 from tests.support.example_market import make_coverage
 from tests.support.legacy_record import ENVELOPE, LEGACY_VERSIONS
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 from tests.support.web_page import Page, parse_heat_map
 
 pytestmark = pytest.mark.clause("4.14.25")

@@ -32,8 +32,7 @@ from tests.support.bad_inputs import (
 from tests.support.example_market import make_coverage
 from tests.support.legacy_record import FILE, record_bytes, serve_later_version
 from tests.support.response_schemas import ADDED_FIELD
-from tests.support.running_service import run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import run_service, served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

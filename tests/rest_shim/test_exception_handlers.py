@@ -22,8 +22,12 @@ from store.sql.market_store import MarketStore
 from tests.access.test_quota_transports import bought
 from tests.doubles.smtp.server import Mailbox
 from tests.support.bad_inputs import KEYED_PATHS, LEAVES_PATH, PROOF_PATH
-from tests.support.openapi_document import document as document
-from tests.support.openapi_document import fetch_document, list_operations, to_documented_path
+from tests.support.openapi_document import (
+    document as document,
+    fetch_document,
+    list_operations,
+    to_documented_path,
+)
 from tests.support.running_service import break_usage_counting
 from tests.support.store_homes import open_and_close, open_market_as
 

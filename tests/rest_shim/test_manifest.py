@@ -11,8 +11,7 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import build_manifest
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import fetch_document
-from tests.support.running_service import run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import run_service, served as served
 
 pytestmark = pytest.mark.clause("documents")
 

@@ -21,11 +21,9 @@ from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from tests.doubles.stripe.server import WEBHOOK_SECRET, sign_payload
 from tests.support.example_market import make_coverage
-from tests.support.openapi_document import OpenApiDocument, fetch_document
-from tests.support.openapi_document import document as document
+from tests.support.openapi_document import OpenApiDocument, document as document, fetch_document
 from tests.support.running_service import ManualClock, RunningService, run_service
-from tests.support.sandbox_shop import HeldProvider, StripeShop
-from tests.support.sandbox_shop import shop as shop
+from tests.support.sandbox_shop import HeldProvider, StripeShop, shop as shop
 
 pytestmark = pytest.mark.clause("sales")
 

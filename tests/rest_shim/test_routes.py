@@ -26,8 +26,7 @@ from tests.support.bad_inputs import (
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage
 from tests.support.openapi_document import list_operations
 from tests.support.row_builders import run_sql
-from tests.support.running_service import RunningService
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, served as served
 
 pytestmark = pytest.mark.clause("answers", "documents")
 

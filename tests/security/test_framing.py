@@ -35,8 +35,7 @@ from tests.security.wire import (
     read_until_closed,
 )
 from tests.support.openapi_document import list_operations
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -18,8 +18,7 @@ from serving.json_text import MAX_LEVELS, MAX_VALUES, has_json_excess
 from serving.tool_runner import AnyTool
 from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
 from tests.support.bad_inputs import PATHS
-from tests.support.running_service import RunningService
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, served as served
 from tests.support.signals_command import find_free_port, start_signals
 
 PAYLOADS = [

@@ -35,8 +35,7 @@ from serving.json_schema import Schema, build_input_schema
 from serving.tool_runner import AnyTool
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE
 from tests.support.example_market import make_full_coverage
-from tests.support.running_service import RunningService, Transport
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, Transport, served as served
 
 INPUTS = [*Query.__subclasses__(), *Body.__subclasses__()]
 

@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from access.keys import generate_key, hash_key
 from schemas.errors import ApiError
@@ -33,8 +32,7 @@ from serving.http import IS_KEY_LIVE, ON_DISCONNECT_KEY
 from serving.ledger import Readings
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import MarketEngine
-from tests.access.test_quota_transports import Called
-from tests.access.test_quota_transports import call as call_tool
+from tests.access.test_quota_transports import Called, call as call_tool
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_path
 from tests.support.example_market import ASSETS, NOON, make_coverage
 from tests.support.running_service import RunningService, Transport, run_service

@@ -21,8 +21,7 @@ from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.doubles.smtp.server import Mailbox
 from tests.support.example_market import NOON
-from tests.support.running_service import ManualClock, RunningService
-from tests.support.running_service import served as served
+from tests.support.running_service import ManualClock, RunningService, served as served
 from tests.support.sandbox_shop import open_counting_store
 from tests.support.store_homes import open_access_as, open_and_close
 

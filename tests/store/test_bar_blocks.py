@@ -5,8 +5,7 @@ Changes as columns are read as the rows that they were made of.
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store.change_table import ChangeTable

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import rfc8785
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tlog_scales.reader import TilesReader
 from tlog_scales.tlog import ConsistencyProof, InclusionProof
 

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 import rfc8785
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.doubles.published_log import PublishedLog, make_row
 from verifier.notes import LOG_KEY, Checkpoint, VerifierKey

@@ -17,8 +17,7 @@ from store.market_rows import AlertRow, ChangeRow
 from tests.support.browser import BROWSER_TESTS, open_window
 from tests.support.example_market import NAMES, NOON, make_batch, make_coverage
 from tests.support.row_builders import BarRow, make_alert, make_blocks, make_change
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
 from web.asset_page import (
     PADDING,

@@ -37,8 +37,12 @@ from tests.support.example_market import (
     make_full_coverage,
 )
 from tests.support.row_builders import create_session_cookie
-from tests.support.running_service import RunningService, publish_assets, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import (
+    RunningService,
+    publish_assets,
+    run_service,
+    served as served,
+)
 from tests.support.web_page import (
     MAX_BYTES,
     TITLE,

@@ -19,8 +19,7 @@ from access.billing.provider import SESSION_LIFETIME_MS, NoBilling
 from access.throttle import Limit
 from schemas.operator import Operator
 from tests.support.running_service import RunningService, run_service
-from tests.support.sandbox_shop import StripeShop
-from tests.support.sandbox_shop import shop as shop
+from tests.support.sandbox_shop import StripeShop, shop as shop
 from tests.support.web_page import (
     API_KEY,
     EMAIL,

@@ -26,8 +26,7 @@ from tests.support.running_service import (
     run_service,
     skip_sleep,
 )
-from tests.support.sandbox_shop import BUYER, HeldProvider, StripeShop
-from tests.support.sandbox_shop import shop as shop
+from tests.support.sandbox_shop import BUYER, HeldProvider, StripeShop, shop as shop
 from tests.support.web_page import (
     EMAIL,
     HOME,

@@ -34,8 +34,7 @@ from schemas.vocabulary import INDICATOR_IDS
 from service.commands.cli import print_registration
 from serving.context import Context
 from tests.support.example_market import make_coverage
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
 from web.discovery import DISCOVERY_PATHS, render_llms_text
 from web.docs import (

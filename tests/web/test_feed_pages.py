@@ -29,8 +29,12 @@ from tests.support.example_market import (
     make_change,
     make_coverage,
 )
-from tests.support.running_service import RunningService, publish_assets, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import (
+    RunningService,
+    publish_assets,
+    run_service,
+    served as served,
+)
 from tests.support.web_page import (
     EMAIL,
     MAX_BYTES,

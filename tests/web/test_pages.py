@@ -13,8 +13,7 @@ import pytest
 from compute.indicators.registry import INDICATORS
 from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_IDS
-from tests.support.running_service import RunningService
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, served as served
 from tests.support.web_page import Page, check_page
 from web.docs import (
     GUIDES,

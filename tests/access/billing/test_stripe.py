@@ -33,8 +33,7 @@ from tests.doubles.stripe.server import (
 from tests.store.sql.test_purchase_store import MEMBER
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import ManualClock, RunningService, open_loopback_socket
-from tests.support.sandbox_shop import BUYER, Purchase, StripeShop, create_billing
-from tests.support.sandbox_shop import shop as shop
+from tests.support.sandbox_shop import BUYER, Purchase, StripeShop, create_billing, shop as shop
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -28,8 +28,7 @@ from schemas.errors import ApiError
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble, sign_payload
 from tests.store.sql.test_purchase_store import CLAIM as LIVE_CLAIM
-from tests.support.sandbox_shop import BUYER, OpenedCheckout, StripeShop, open_shop
-from tests.support.sandbox_shop import shop as shop
+from tests.support.sandbox_shop import BUYER, OpenedCheckout, StripeShop, open_shop, shop as shop
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from structlog.testing import capture_logs
 
 from access.oauth.clients import (

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from structlog.testing import capture_logs
 
 import access.oauth.clients

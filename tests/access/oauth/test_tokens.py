@@ -6,8 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from access.maintenance import compute_cutoffs
 from access.members import MAX_LIVE_KEYS, MemberPlan

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading, Firing, Publisher
 from compute.audit.audit import audit_market

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from tlog_scales.signing import Vkey as IndependentVkey
-from tlog_scales.signing import VkeySet
+from tlog_scales.signing import Vkey as IndependentVkey, VkeySet
 from tlog_scales.tlog import Checkpoint
 
 from compute.signing.log_signer import LogKey, LogSigner, save_key

@@ -10,9 +10,7 @@ import pytest
 from compute.bars import DAY_S
 from compute.universe import Universe
 from tests.doubles.venues.market import Market
-from tests.doubles.venues.server import VenuesDouble
-from tests.doubles.venues.server import clock as clock
-from tests.doubles.venues.server import double as double
+from tests.doubles.venues.server import VenuesDouble, clock as clock, double as double
 from tests.support.live_service import (
     UNIVERSE,
     LiveService,

@@ -20,8 +20,7 @@ import pytest
 
 from compute.bars import BAR_FAULTS, DAY_S, HOUR_S
 from compute.sessions import Calendar
-from compute.sources import bar_formats
-from compute.sources import bar_judgement as judgement
+from compute.sources import bar_formats, bar_judgement as judgement
 from compute.sources.bar_formats import FormatOptions, read_rows
 from compute.sources.bar_import import BarImport, ImportOptions
 from compute.sources.files import FilesSource

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compute.bars import DAY_S, HOUR_S, RawBar, Series, find_settlement_fault, validate_bars
 from compute.sources.alpaca import AlpacaVenue

@@ -22,8 +22,7 @@ from tests.support.example_market import (
     make_batch,
     make_coverage,
 )
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 from tests.support.small_market import write_bars
 
 pytestmark = pytest.mark.clause("answers")

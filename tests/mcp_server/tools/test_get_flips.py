@@ -3,8 +3,7 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compute.universe import load_universe
 from mcp_server.tools.get_flips import (

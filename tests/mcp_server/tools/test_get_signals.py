@@ -33,8 +33,7 @@ from tests.support.example_market import (
     make_flips,
     seed_market,
 )
-from tests.support.running_service import RunningService
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, served as served
 from tests.support.store_homes import open_and_close
 
 pytestmark = pytest.mark.clause("feed")

@@ -22,8 +22,7 @@ from store.sql.market_store import MarketStore
 from tests.support.bad_inputs import SIGNALS, build_path
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.row_builders import list_changes
-from tests.support.running_service import RunningService, Transport, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, Transport, run_service, served as served
 from tests.support.store_homes import GatedMarket, open_and_close
 
 pytestmark = pytest.mark.clause("feed")

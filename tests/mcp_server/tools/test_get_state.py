@@ -26,8 +26,7 @@ from tests.support.example_market import (
     make_first_readings,
 )
 from tests.support.row_builders import BarRow, list_commits, make_blocks
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 from tests.support.store_homes import SqliteHome, StoreHome, open_and_close
 
 pytestmark = pytest.mark.clause("answers")

@@ -23,8 +23,7 @@ from tests.support.example_market import (
     make_change,
     make_coverage,
 )
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 from tests.support.store_homes import GatedMarket
 
 pytestmark = pytest.mark.clause("answers")

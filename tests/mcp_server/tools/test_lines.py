@@ -10,8 +10,7 @@ from mcp_server.tools.registry import TOOLS
 from serving.json_text import to_json
 from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, STATS, USAGE
 from tests.support.example_market import fill_full_universe
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 
 pytestmark = pytest.mark.clause("answers")
 

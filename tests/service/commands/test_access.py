@@ -15,8 +15,7 @@ from schemas.version import describe_install
 from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.opening import open_sqlite_access
 from store.sql.access_store import AccessStore
-from tests.compute.conftest import RunSignals
-from tests.compute.conftest import signals as signals
+from tests.compute.conftest import RunSignals, signals as signals
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.store.sql.test_purchase_store import CLAIM, KEY_HASH, MEMBER, NOW
 from tests.support.row_builders import make_call_group, run_sql

@@ -12,12 +12,10 @@ from tlog_scales.backend import LocalBackend
 from tlog_scales.reader import TilesReader
 
 from compute.signing.log_signer import LogKey, LogSigner, load_key, save_key, sign_checkpoint
-from compute.signing.witnesses import Witness as ListedWitness
-from compute.signing.witnesses import Witnesses
+from compute.signing.witnesses import Witness as ListedWitness, Witnesses
 from schemas.errors import OperatorError
 from service.commands.verify import find_verify_folder, verify_service
-from service.commands.witness import Witness as LogWitness
-from service.commands.witness import build_app, run_witness
+from service.commands.witness import Witness as LogWitness, build_app, run_witness
 from service.processes.lifecycle import lock_file
 from store.sql.feed_log import FeedLog
 from tests.doubles.published_log import API_KEY, PublishedLog, make_row, serve_log

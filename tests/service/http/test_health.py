@@ -45,8 +45,13 @@ from tests.support.example_market import (
     make_coverage,
 )
 from tests.support.postgres.server import PostgresServer
-from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import (
+    ManualClock,
+    RunningService,
+    open_stores,
+    run_service,
+    served as served,
+)
 from tests.support.signals_command import capture_log, parse_events
 from tests.support.store_homes import StoreHome, open_access_as, open_and_close, open_home
 

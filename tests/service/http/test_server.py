@@ -41,8 +41,8 @@ from tests.support.running_service import (
     break_usage_counting,
     open_loopback_socket,
     run_app,
+    served as served,
 )
-from tests.support.running_service import served as served
 from tests.support.signals_command import Event, capture_log, find_free_port, parse_events
 from tests.support.web_page import EMAIL, buy_plan, run_second_service
 

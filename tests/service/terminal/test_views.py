@@ -17,8 +17,7 @@ from tests.doubles.fixed_answers import KEY, loopback
 from tests.service.commands.test_cli import only_line
 from tests.service.terminal.conftest import Read, ReadFrom
 from tests.support.example_market import HOUR_MS, NOON
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import served as served
+from tests.support.running_service import RunningService, run_service, served as served
 from tests.support.signals_command import run_signals
 from verifier.client import ServiceClient, ServiceError
 

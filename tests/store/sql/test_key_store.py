@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from schemas.vocabulary import DAY_MS, HOUR_MS, Mode
 from store.access_rows import (

@@ -24,8 +24,7 @@ from store.market_rows import (
     FundingRow,
     ReadingRow,
 )
-from store.sql import market_store
-from store.sql import market_writes as writes
+from store.sql import market_store, market_writes as writes
 from store.sql.market_store import MarketStore
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
