@@ -8,7 +8,7 @@ from typing import TypeVar
 import structlog
 
 from access.billing.provider import BillingError, Provider, SubscriptionStatus
-from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
+from access.keys_and_quota import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
 from access.purchases import Claims
 from access.single_flight_cache import SingleFlightCache, call_provider
 from schemas.errors import ApiError, invalid_parameter_error

@@ -18,7 +18,7 @@ from access.billing.provider import (
     SettledPayment,
 )
 from access.contact import parse_contact_email
-from access.keys import generate_key, hash_key
+from access.keys_and_quota import generate_key, hash_key
 from access.maintenance import update_membership
 from access.single_flight_cache import SingleFlightCache, call_provider, retrieve_failure
 from access.throttle import Throttle

@@ -16,7 +16,7 @@ import structlog
 
 from access.billing.provider import Provider
 from access.contact import parse_contact_email
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.mail import Mailer, MailError, build_mail
 from access.purchases import Claims
 from access.throttle import Limit, Throttle, find_client
@@ -24,8 +24,8 @@ from schemas.errors import ApiError, describe_failure
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import DAY_MS, Clock
 from store.access_rows import SignInRow, normalize_email
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError
 
 # A link may wait in a mailbox that others can open later, so it lasts only minutes. A session can
 # only create keys, which the member sees in a list and can revoke.

@@ -15,8 +15,8 @@ import pandas as pd
 import talib
 
 from bench.table import Row
-from compute.engine import Engine
 from compute.hourly_pipeline import BATCH_S
+from compute.indicator_engine import Engine
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
 

@@ -16,7 +16,7 @@ from compute.bars import (
     Times,
     resample_bars,
 )
-from compute.coverage import list_served_timeframes
+from compute.covered_assets import list_served_timeframes
 from compute.indicators.contract import Bar
 from compute.stepper import DueBars, SeriesKey
 from schemas.longer_bars import find_longer_close

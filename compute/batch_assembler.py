@@ -21,8 +21,8 @@ from compute.block_step import (
 )
 from compute.engine_state import EngineState
 from compute.executor import run_tasks
-from compute.fetch_tracker import FetchTracker
 from compute.indicators.contract import NO_READING
+from compute.late_assets import FetchTracker
 from compute.schedule import RUN_DELAY_S, HistoryBounds, find_last_run, to_market_ms
 from compute.sources.source import FetchResult
 from compute.stepper import Cell, Changes, SeriesKey

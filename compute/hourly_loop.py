@@ -15,9 +15,9 @@ from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
 from schemas.errors import OperatorError
 from schemas.vocabulary import Clock, format_instant
-from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
+from store.store_errors import LockTakenError, StoreError
 
 LATE_RETRY_DELAYS_S = (30, 60, 120)
 # The loop sleeps in short steps and compares clocks after each. One long sleep would run late

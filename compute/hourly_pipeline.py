@@ -15,10 +15,10 @@ import structlog
 
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
-from compute.coverage import add_dropped_assets, build_coverage
+from compute.covered_assets import add_dropped_assets, build_coverage
 from compute.executor import OpenExecutor, open_local_executor
-from compute.fetch_tracker import HistoryBuilder, open_tracker
 from compute.indicators.contract import Indicator
+from compute.late_assets import HistoryBuilder, open_tracker
 from compute.rebuild import StateLoader, load_published_times
 from compute.schedule import (
     NAMED_PAUSE_DAYS,

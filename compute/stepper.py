@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compute.bars import Prices, Times
-from compute.engine import Engine
+from compute.indicator_engine import Engine
 from compute.indicators.contract import NO_READING, Bar, Indicator, Readings
 from compute.universe import Universe
 from schemas.vocabulary import LEGACY_KEYS, TIMEFRAMES, Timeframe, compute_midnight_s

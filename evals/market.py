@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from access.billing.provider import SandboxBilling
-from access.keys import create_operator_key
+from access.keys_and_quota import create_operator_key
 from access.mail import Outbox
 from compute.bars import DAY_S
 from compute.hourly_pipeline import HourlyPipeline, OnCommit

@@ -14,7 +14,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from mcp_server.dispatcher import TITLE
 from mcp_server.registration import KEY_VARIABLE
 from mcp_server.server_card import SUMMARY
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.version import VERSION
 

@@ -7,7 +7,7 @@ import re
 
 from starlette.types import Receive, Scope, Send
 
-from access.keys import identify_key, invalid_key_error
+from access.keys_and_quota import identify_key, invalid_key_error
 from access.oauth.parameters import RESOURCE_PATH, SCOPE
 from access.oauth.tokens import AccessTokens
 from mcp_server.endpoint import McpEndpoint
@@ -20,7 +20,7 @@ from serving.http import (
     respond,
 )
 from serving.tool_runner import ToolRunner
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 PATHS = (RESOURCE_PATH, f"{RESOURCE_PATH}/")
 RESOURCE_METADATA_PATH = "/.well-known/oauth-protected-resource"

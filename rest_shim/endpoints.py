@@ -11,12 +11,11 @@ from pydantic import BaseModel
 
 from mcp_server.chat_views import DRAW_TOOL
 from mcp_server.endpoint import PATHS as MCP_PATHS
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim import error_catalog as refusals
 from rest_shim.error_catalog import Refusal
 from rest_shim.log import GET_LOG_LEAVES, GET_LOG_PROOF, LOG_PATH
-from schemas.jsonrpc import RpcAnswer, RpcFailure, RpcRequest
-from schemas.manifest import Auth, Manifest, OpenApiDocument
+from schemas.manifest_document import Auth, Manifest, OpenApiDocument
 from schemas.purchase import (
     AccessRequestBody,
     AccessRequestResponse,
@@ -25,6 +24,7 @@ from schemas.purchase import (
     ClaimBody,
     ClaimResponse,
 )
+from schemas.rpc_messages import RpcAnswer, RpcFailure, RpcRequest
 from schemas.signals import SignalsResponse
 from serving.http import (
     CACHE_NO_STORE,

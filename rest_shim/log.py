@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from schemas.errors import ApiError, unavailable_error
-from schemas.log import (
+from schemas.log_reads import (
     FirstLeaf,
     Leaf,
     LogLeavesQuery,

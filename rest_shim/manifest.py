@@ -7,7 +7,7 @@ from access.billing.provider import describe_purchase
 from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.registration import CLIENTS_BY_NAME, build_registration_file
 from mcp_server.tools.get_usage import describe_counted_calls
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim.endpoints import (
     CALL_MCP,
     GET_LEGAL,
@@ -20,7 +20,7 @@ from rest_shim.endpoints import (
 from rest_shim.error_catalog import KEY_REFUSALS
 from rest_shim.log import LOG_PATH
 from schemas.coverage import Coverage, CoveredIndicator, merge_timeframes
-from schemas.manifest import (
+from schemas.manifest_document import (
     AssetCounts,
     ChangelogEntry,
     Legal,

@@ -20,9 +20,9 @@ from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from rest_shim.sample import render_sample
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
-from schemas.jsonrpc import RpcFailure
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.purchase import CheckoutResponse
+from schemas.rpc_messages import RpcFailure
 from schemas.signals import SignalsResponse
 from schemas.vocabulary import DAY_MS, INSTANT_SCHEMA, format_instant
 from serving.http import JSON

@@ -31,7 +31,7 @@ from rest_shim.legal import render_legal
 from rest_shim.log import build_tile_route, load_log_key, load_signed_note
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
-from rest_shim.purchases import PurchaseHandler, PurchaseHandlers, handle_purchase
+from rest_shim.purchase_routes import PurchaseHandler, PurchaseHandlers, handle_purchase
 from rest_shim.sample import render_sample
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, Body, CheckoutBody, ClaimBody

@@ -11,7 +11,7 @@ from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
 from serving.http import JSON, build_quota_headers, keep_error
 from serving.tool_runner import ToolRunner, internal_error
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 # The status that proxies such as nginx log if the client disconnects. No client receives it.
 CLIENT_CLOSED_REQUEST = 499

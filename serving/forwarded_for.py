@@ -18,8 +18,8 @@ from schemas.errors import describe_failure
 from schemas.vocabulary import Clock
 from serving.http import read_headers
 from store.access_rows import Notice
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError
 
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network

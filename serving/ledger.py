@@ -36,7 +36,6 @@ from schemas.vocabulary import (
 from serving.signal_rows import FeedQuery, build_template
 from serving.snapshot import Snapshot
 from store.codes import KEY_CODES
-from store.errors import DamagedError
 from store.market_rows import AlertRow, ChangeRow, FeedRow, LastChange
 from store.sql.ledger_reads import (
     ALERT,
@@ -47,6 +46,7 @@ from store.sql.ledger_reads import (
     FeedNames,
     FeedRows,
 )
+from store.store_errors import DamagedError
 
 if TYPE_CHECKING:
     from store.sql.market_store import MarketStore

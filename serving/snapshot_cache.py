@@ -9,8 +9,8 @@ from schemas.coverage import Coverage
 from schemas.errors import NotBuiltError, describe_failure
 from schemas.vocabulary import SourceKind, format_instant
 from serving.snapshot import Snapshot, build_snapshot
-from store.errors import StoreError
 from store.market_rows import StoredSnapshot
+from store.store_errors import StoreError
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from serving.ledger import Ledger

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.types import Scope
 
 from access.billing.provider import ASK_OPERATOR_HINT, BUY_KEY_HINT, describe_purchase
-from access.keys import Caller, QuotaGuard, identify_key
+from access.keys_and_quota import Caller, QuotaGuard, identify_key
 from access.throttle import find_client
 from schemas.errors import (
     ApiError,
@@ -34,8 +34,8 @@ from serving.response_cache import ResponseBody
 from serving.snapshot import Snapshot
 from serving.tool import Tool
 from store.access_rows import LoggedCall, Transport
-from store.errors import StoreError
 from store.failure_log import FailureLog
+from store.store_errors import StoreError
 
 AnyTool = Tool[Any, Any]
 ArgumentsReader = Callable[[], Mapping[str, Any]]

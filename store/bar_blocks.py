@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.codes import TIMEFRAMES_BY_CODE
-from store.errors import DamagedError, StoreError
 from store.market_rows import BarBlock
 from store.sql.database import Row
+from store.store_errors import DamagedError, StoreError
 
 # A row per asset, timeframe and commit, since with a row per bar the first start waited for SQLite.
 # The database cannot check these bytes, so every read validates them here, and the digest chain

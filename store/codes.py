@@ -13,8 +13,8 @@ from schemas.vocabulary import (
     Action,
     Timeframe,
 )
-from store.errors import DamagedError
 from store.market_rows import History
+from store.store_errors import DamagedError
 
 Value = TypeVar("Value")
 

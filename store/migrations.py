@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import structlog
 
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 log = structlog.get_logger("store")
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from store.errors import DatabaseFailureError, NotWritableError, StoreError
+from store.store_errors import DatabaseFailureError, NotWritableError, StoreError
 
 MIN_TEST_INTERVAL_S = 5.0
 

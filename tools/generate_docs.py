@@ -18,14 +18,14 @@ from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MAX_ROTATIONS_PE
 from access.sign_in import LINK_MINUTES, SESSION_MS
 from access.throttle import DEFAULT_LIMIT
 from mcp_server.registration import CLIENTS, CLIENTS_BY_NAME, Client
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS
 from schemas.catalog import CatalogQuery, CatalogResponse
 from schemas.confluence import ConfluenceQuery, ConfluenceResponse
 from schemas.errors import ErrorBody
 from schemas.flips import FlipsQuery, FlipsResponse
-from schemas.log import MAX_LEAVES
+from schemas.log_reads import MAX_LEAVES
 from schemas.purchase import (
     AccessRequestBody,
     ActiveClaim,

@@ -21,7 +21,7 @@ from referencing.jsonschema import DRAFT202012
 from verifier.client import PAGE_ROWS, Json, ServiceClient, format_time, parse_served_time
 from verifier.record import RETENTION
 from verifier.report import Report, VerifyError, format_value
-from verifier.rows import Cell, Feed, OnProgress, Row, get_cell
+from verifier.served_rows import Cell, Feed, OnProgress, Row, get_cell
 
 ATTEMPTS, PAST_BOARDS = 3, 3
 STATS_DAYS = 30

@@ -19,7 +19,7 @@ from verifier.notes import (
     decode_base64,
 )
 from verifier.report import VerifyError
-from verifier.rows import COVERED, Row, hash_row, pick_covered
+from verifier.served_rows import COVERED, Row, hash_row, pick_covered
 from verifier.tree import (
     TILE_WIDTH,
     Hashes,

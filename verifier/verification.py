@@ -30,7 +30,7 @@ from verifier.notes import (
 )
 from verifier.record import SHORTEST_RETENTION, Record, RecordedRow, Run, compare_rows, is_kept
 from verifier.report import VERIFIED, Report, VerifyError
-from verifier.rows import (
+from verifier.served_rows import (
     DEFAULT_DAYS,
     Cell,
     Feed,

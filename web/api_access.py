@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD
-from access.keys import MAX_LABEL_CHARS, generate_key
+from access.keys_and_quota import MAX_LABEL_CHARS, generate_key
 from access.maintenance import CALL_RETENTION_DAYS
 from access.members import (
     DEFAULT_OVERLAP_HOURS,
@@ -28,7 +28,7 @@ from access.members import (
     MemberBilling,
     MemberKeys,
 )
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import DAY_MS, format_instant
 from serving.arguments import quote_value

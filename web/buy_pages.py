@@ -31,7 +31,7 @@ from access.members import MAX_LIVE_KEYS
 from access.purchases import ClaimResult, Claims, Purchases, generate_claim_token
 from access.sign_in import SignIn
 from mcp_server.registration import CLIENTS, KEY_VARIABLE
-from rest_shim.purchases import PurchaseHandlers
+from rest_shim.purchase_routes import PurchaseHandlers
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.purchase import (
     CLAIM_POLL_DURATION_S,

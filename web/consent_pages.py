@@ -40,7 +40,7 @@ from access.members import (
 from access.oauth.authorizations import Authorizations
 from access.sign_in import LINK_MINUTES
 from rest_shim.oauth import AUTHORIZE_PATH
-from rest_shim.purchases import PurchaseHandlers
+from rest_shim.purchase_routes import PurchaseHandlers
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.context import Context
 from serving.host_origin import LOCAL_HOSTS, parse_host

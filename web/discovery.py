@@ -21,7 +21,7 @@ from mcp_server.server_card import (
     build_ai_catalog,
     build_server_card,
 )
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim import error_catalog as refusals
 from rest_shim.endpoints import (
     CALL_MCP,

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from access.billing.provider import PRICES_USD
 from access.oauth.parameters import RESOURCE_PATH, can_serve_oauth
 from mcp_server.registration import CLIENTS, KEY_VARIABLE
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim.endpoints import CALL_MCP, CLAIM_KEY, CREATE_CHECKOUT, ENDPOINTS, Endpoint
 from rest_shim.legal import render_legal
 from rest_shim.manifest import PURCHASE_NOTES

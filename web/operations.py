@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.keys import MAX_LABEL_CHARS, create_operator_key
+from access.keys_and_quota import MAX_LABEL_CHARS, create_operator_key
 from access.maintenance import CALL_RETENTION_DAYS
 from access.single_flight_cache import SingleFlightCache
 from schemas.coverage import CoveredAsset
@@ -31,9 +31,9 @@ from serving.freshness import find_next_run, is_final, is_recording_over, is_sta
 from serving.snapshot import Snapshot
 from serving.tool_runner import ToolRunner
 from store.access_rows import MemberKey, Notice
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
-from store.sql.operations import CommitSummary, StoreSize
+from store.sql.operations_figures import CommitSummary, StoreSize
+from store.store_errors import StoreError
 from web.api_access import CHART_DAYS, build_usage_chart, parse_id
 from web.buy_pages import build_key_values
 from web.pages import build_page_route, redirect_to, render_page

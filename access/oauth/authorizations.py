@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.members import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberPlan
 from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import (

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import structlog
 
-from access.keys import generate_key, hash_key, invalid_key_error
+from access.keys_and_quota import generate_key, hash_key, invalid_key_error
 from access.members import build_limits
 from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import (

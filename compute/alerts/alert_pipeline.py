@@ -19,8 +19,8 @@ from compute.alerts.engines import (
     Publisher,
 )
 from compute.bars import Times
-from compute.coverage import ALERT_TIMEFRAMES
-from compute.engine import Engine, hash_layout
+from compute.covered_assets import ALERT_TIMEFRAMES
+from compute.indicator_engine import Engine, hash_layout
 from compute.indicators.contract import Indicator, Readings
 from compute.stepper import Cell, DueBars, SeriesKey
 from compute.universe import Universe

@@ -26,14 +26,7 @@ from compute.audit.checks import (
     check_leaves,
     parse_coverage,
 )
-from compute.audit.replay import (
-    BlockReplay,
-    CommitPart,
-    Replayed,
-    ReplayedState,
-    replay_commits,
-)
-from compute.audit.rows import (
+from compute.audit.compared_rows import (
     CellIndex,
     Rows,
     StoredRows,
@@ -41,6 +34,13 @@ from compute.audit.rows import (
     describe_unknown,
     join_rows,
     stack_keys,
+)
+from compute.audit.replay import (
+    BlockReplay,
+    CommitPart,
+    Replayed,
+    ReplayedState,
+    replay_commits,
 )
 from compute.bars import HOUR_S, Times
 from compute.batch_assembler import NEVER, build_feed_rows, find_silent_hours
@@ -57,11 +57,11 @@ from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
 from store.change_table import ChangeTable
 from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.digest import digest_alerts, digest_bars, digest_changes
-from store.errors import DamagedError
 from store.log_tree import LogStart
 from store.market_rows import AlertRow, CommitInputs, CommitRow
 from store.sql.audit_reads import StoredMarket
 from store.sql.market_store import MarketStore
+from store.store_errors import DamagedError
 
 # Commits are read, and stepped, in groups of about as many bars as one batch of a first start has.
 BARS_PER_READ = 250_000

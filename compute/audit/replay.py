@@ -15,11 +15,11 @@ import numpy as np
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert
 from compute.alerts.engines import Firing
-from compute.audit.rows import FOREIGN, NOT_BEGUN, OWN, CellIndex
+from compute.audit.compared_rows import FOREIGN, NOT_BEGUN, OWN, CellIndex
 from compute.bar_buffer import join_due
 from compute.bars import NO_BARS, NO_FUNDING, Funding
-from compute.engine import hash_layout
 from compute.engine_state import EngineState
+from compute.indicator_engine import hash_layout
 from compute.indicators.contract import NO_READING
 from compute.rebuild import build_series, rebuild_series
 from compute.stepper import Cell, Changes, DueBars, SeriesKey

@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from schemas.errors import OperatorError
 from schemas.vocabulary import Clock
-from store.errors import DamagedError
 from store.log_tree import EMPTY_ROOT, HASH_BYTES, TreeError, verify_consistency
 from store.market_rows import CheckpointRow
 from store.sql.feed_log import FeedLog
-from store.sqlite.files import sync_folder
+from store.sqlite.database_files import sync_folder
+from store.store_errors import DamagedError
 from verifier.notes import COSIGNER_KEY, LOG_KEY, SIGNATURE_PREFIX, VerifierKey
 
 SEED_BYTES = 32

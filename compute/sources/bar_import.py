@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 
 from compute.bars import DAY_S, HOUR_S, Prices, Series, Times, find_value_faults, resample_bars
-from compute.sessions import Calendar, list_expected_bars
 from compute.sources import bar_judgement as judgement
 from compute.sources.bar_formats import ASSUMED_ZONE, FileRows, FormatOptions, read_rows
 from compute.sources.files import BARS_HEADER, JUMPS_HEADER, read_chunks
 from compute.sources.source import SourceError
+from compute.trading_sessions import Calendar, list_expected_bars
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, format_instant
 

@@ -21,7 +21,7 @@ from compute.bars import (
     Times,
     find_spacing_faults,
 )
-from compute.sessions import Calendar, find_trading_days, list_expected_bars
+from compute.trading_sessions import Calendar, find_trading_days, list_expected_bars
 from schemas.longer_bars import compute_close_time
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, format_instant
 

@@ -29,9 +29,9 @@ from compute.bars import (
     find_settlement_fault,
     find_value_faults,
 )
-from compute.sessions import Calendar, find_next_close
 from compute.sources import bar_judgement as judgement
 from compute.sources.source import FetchResult, Source, SourceError
+from compute.trading_sessions import Calendar, find_next_close
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe, format_instant
 

@@ -10,10 +10,10 @@ import numpy as np
 from compute.bars import COLUMNS, HOUR_S, Prices, Series, Times
 from compute.rebuild import build_funding, build_series
 from compute.schedule import find_last_run
-from compute.sessions import Calendar, list_expected_bars
 from compute.sources.files import BARS_HEADER, FUNDING_HEADER, FilesSource
 from compute.sources.source import SourceError
 from compute.sources.venue import VenueError
+from compute.trading_sessions import Calendar, list_expected_bars
 from compute.universe import Universe
 from schemas.vocabulary import format_instant
 from store.sql.market_store import MarketStore

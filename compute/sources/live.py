@@ -28,13 +28,6 @@ from compute.bars import (
     validate_bars,
 )
 from compute.schedule import compute_lag_s, describe_clock, judge_clocks
-from compute.sessions import (
-    find_last_close,
-    find_next_close,
-    find_session_watermark,
-    list_expected_bars,
-    opens_off_hour,
-)
 from compute.sources.history_checks import (
     MAX_COMPARED_BARS,
     StoredBarsLoader,
@@ -46,6 +39,13 @@ from compute.sources.history_checks import (
 )
 from compute.sources.source import FetchResult, NotReadyError, Source
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
+from compute.trading_sessions import (
+    find_last_close,
+    find_next_close,
+    find_session_watermark,
+    list_expected_bars,
+    opens_off_hour,
+)
 from compute.universe import Asset, Listing, Session, Universe
 from schemas.vocabulary import Clock, SourceKind, Timeframe, format_instant
 

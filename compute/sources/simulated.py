@@ -6,9 +6,9 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from compute.bars import DAY_S
-from compute.sessions import find_last_close, find_next_close
 from compute.sources.simulated_market import SessionMarket, find_calendar
 from compute.sources.source import FetchResult, Source
+from compute.trading_sessions import find_last_close, find_next_close
 from compute.universe import Universe
 from schemas.vocabulary import Clock, SourceKind, Timeframe, compute_midnight_s
 

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Funding, Prices, Series, Times
-from compute.sessions import (
+from compute.sources.source import FetchResult
+from compute.trading_sessions import (
     Calendar,
     ExpectedBars,
     count_bars_per_day,
     find_session_watermark,
     list_expected_bars,
 )
-from compute.sources.source import FetchResult
 from compute.universe import Asset, Session
 from schemas.vocabulary import AssetClass
 

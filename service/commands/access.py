@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from access.call_log import CALLS_KEPT_PER_KEY
-from access.keys import create_operator_key, generate_key, hash_key
+from access.keys_and_quota import create_operator_key, generate_key, hash_key
 from access.mail import find_mails
 from access.sign_in import LINK_MINUTES, create_owner_link
 from schemas.errors import ArgumentsError
@@ -22,8 +22,8 @@ from service.config.stores import (
     refuse_missing_market,
     refuse_older_schema,
 )
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError
 from verifier.report import escape_unprintable
 
 

@@ -24,8 +24,7 @@ from service.config.stores import (
     refuse_wrong_clock,
 )
 from store.access_rows import Notice
-from store.errors import StoreError
-from store.sqlite.files import (
+from store.sqlite.database_files import (
     check_integrity,
     copy_database,
     free_spare,
@@ -38,6 +37,7 @@ from store.sqlite.schema import (
     MARKET_MIGRATIONS,
     list_applied_migrations,
 )
+from store.store_errors import StoreError
 
 # Files in a backup are named as in a store, so SIGNALS_DATABASE_URL can point to the backup.
 MARKET_FILE, ACCESS_FILE = "signals.db", "signals.db-access"

@@ -38,9 +38,9 @@ from service.processes.lifecycle import (
     run_in_background,
 )
 from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
-from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
+from store.store_errors import LockTakenError, StoreError
 
 if TYPE_CHECKING:
     from service.http.metrics import Metrics, MetricsServer

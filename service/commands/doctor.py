@@ -50,8 +50,8 @@ from service.config.stores import (
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
 from serving.snapshot import Snapshot, build_snapshot
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError
 
 if TYPE_CHECKING:
     from store.sql.market_store import MarketStore
@@ -250,7 +250,7 @@ async def _grade_store(settings: Settings, kind: StoreKind) -> tuple[Grade, str]
             return "fix", f"{location} {fault}: set SIGNALS_DATABASE_URL to another file"
         is_older = await count_pending_migrations(settings, kind) > 0
         if settings.is_sqlite:
-            from store.sqlite.files import check_integrity
+            from store.sqlite.database_files import check_integrity
 
             check_integrity(path, "quick_check")
     except StoreError as error:

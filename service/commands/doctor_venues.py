@@ -16,11 +16,11 @@ import structlog
 
 from compute.bars import DAY_S
 from compute.schedule import describe_clock, judge_clocks
-from compute.sessions import list_expected_bars
 from compute.sources.files import FilesSource
 from compute.sources.live import HISTORY_S, LiveSource, choose_period_s
 from compute.sources.source import Source, SourceError
 from compute.sources.venue import Venue, VenueError
+from compute.trading_sessions import list_expected_bars
 from compute.universe import Asset, Listing, Universe, UniverseError, load_universe
 from schemas.vocabulary import Clock
 from service.commands.console import (
@@ -41,8 +41,8 @@ from service.config.sources import (
     open_source,
 )
 from serving.snapshot import build_snapshot
-from store.errors import StoreError
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 
 # 1d readings begin after this many daily bars.
 MIN_HISTORY_DAYS = 200

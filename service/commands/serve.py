@@ -17,7 +17,7 @@ from socket import socket
 import structlog
 
 from access.call_log import CallLog
-from access.keys import create_operator_key
+from access.keys_and_quota import create_operator_key
 from access.sign_in import LINK_MINUTES, create_owner_link
 from rest_shim.endpoints import CALL_NAMES
 from rest_shim.manifest import build_manifest

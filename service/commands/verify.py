@@ -25,7 +25,7 @@ from verifier.notes import (
 )
 from verifier.record import Record
 from verifier.report import Report, VerifyError
-from verifier.rows import read_feed, read_rows_file
+from verifier.served_rows import read_feed, read_rows_file
 from verifier.verification import Request, Verification, check_proof
 
 T = TypeVar("T")

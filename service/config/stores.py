@@ -15,9 +15,9 @@ import structlog
 
 from service.config.settings import Settings
 from store import opening
-from store.errors import StoreError, UnreachableError
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError, UnreachableError
 
 if TYPE_CHECKING:  # Keeps the market's modules out of commands about keys.
     from store.sql.market_store import MarketStore
@@ -122,7 +122,7 @@ def describe_remote_file_system(settings: Settings) -> str | None:
     """Say why the database must not lie where it does; None if it may."""
     if not settings.is_sqlite:
         return None
-    from store.sqlite.files import find_remote_file_system
+    from store.sqlite.database_files import find_remote_file_system
 
     folder = settings.market_path.absolute().parent
     kind = find_remote_file_system(folder)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from access.billing.provider import SandboxBilling
 from access.call_log import CallLog
 from access.contact import normalize_email, submit_access_request
-from access.keys import QuotaGuard
+from access.keys_and_quota import QuotaGuard
 from access.maintenance import handle_webhook
 from access.members import MemberBilling, MemberKeys
 from access.oauth.authorizations import Authorizations
@@ -26,10 +26,10 @@ from access.sign_in import SignIn
 from access.throttle import Throttle
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.protected_endpoint import PATHS as PROTECTED_PATHS, ProtectedMcpEndpoint
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.oauth import OAuthEndpoints, build_oauth_routes
-from rest_shim.purchases import PurchaseHandlers, build_webhook_route
+from rest_shim.purchase_routes import PurchaseHandlers, build_webhook_route
 from rest_shim.routes import ToolRoute, build_exception_handlers, build_routes
 from rest_shim.sample import build_sample_runner
 from schemas.errors import ApiError
@@ -48,7 +48,7 @@ from serving.host_origin import HostOriginMiddleware
 from serving.prices import Prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
-from store.errors import StoreError
+from store.store_errors import StoreError
 from web.api_access import build_api_access_routes
 from web.asset_page import AssetPages
 from web.board import BoardPages
@@ -58,7 +58,7 @@ from web.buy_pages import (
     build_pay_page_routes,
     build_return_page_routes,
 )
-from web.chat_views import build_chat_views
+from web.chat_documents import build_chat_views
 from web.consent_pages import ConsentPages, build_authorize_route
 from web.discovery import DISCOVERY_PATHS, build_crawler_routes, build_discovery_routes
 from web.docs import build_docs_routes

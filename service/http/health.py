@@ -21,9 +21,9 @@ from serving.freshness import is_recording_over, is_stale
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import format_error_body
 from store.access_rows import Notice
-from store.errors import LostStoreError, NotWritableError, StoreError
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
+from store.store_errors import LostStoreError, NotWritableError, StoreError
 
 if TYPE_CHECKING:
     from service.http.metrics import Metrics

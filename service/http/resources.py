@@ -35,9 +35,9 @@ from service.config.stores import (
 from service.processes.lifecycle import run_in_background
 from service.processes.steady_clock import DELETE_HOLD_MS, make_steady
 from store.access_rows import Notice
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 
 # Anybody can cause refused webhooks, so each notice is written at most this often.
 PAUSE_MS = 60_000
@@ -103,7 +103,7 @@ async def run_maintenance(
     # It would delete by it, before or without a run.
     await refuse_wrong_clock(settings, resources.market, clock())
     if settings.is_sqlite:
-        from store.sqlite.files import keep_spare
+        from store.sqlite.database_files import keep_spare
 
         await asyncio.to_thread(keep_spare, settings.market_path)
     on_open()

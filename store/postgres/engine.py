@@ -22,9 +22,9 @@ from asyncpg import Connection, Record
 from asyncpg.pool import PoolConnectionProxy
 
 from store.addresses import redact_database_url
-from store.errors import DatabaseFailureError, StoreError, UnreachableError
 from store.postgres.schema import DATABASE_ERRORS, migrate
 from store.sql.database import READ_LIMITS_S, Database, Engine, Folded, Lane, limit_seconds
+from store.store_errors import DatabaseFailureError, StoreError, UnreachableError
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
 POOL_SIZE = 5

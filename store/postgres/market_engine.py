@@ -16,7 +16,6 @@ import asyncpg
 from asyncpg import Connection
 
 from store.addresses import redact_database_url
-from store.errors import LockTakenError, StoreError
 from store.migrations import list_schema_faults
 from store.postgres.engine import (
     COMMAND_TIMEOUT_S,
@@ -34,6 +33,7 @@ from store.postgres.schema import (
     load_statements,
 )
 from store.sql.database import Lane, MarketEngine
+from store.store_errors import LockTakenError, StoreError
 
 # Advisory locks are numbered per database; schema.py uses the number before this one.
 COMPUTE_LOCK_ID = 5_189_272

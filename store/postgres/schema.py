@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import asyncpg
 from asyncpg import Connection
 
-from store.errors import StoreError
 from store.migrations import (
     check_applied,
     describe_failed_migration,
     log_migrations,
     read_migration,
 )
+from store.store_errors import StoreError
 
 MARKET_MIGRATIONS = ("postgres_market_0001",)
 ACCESS_MIGRATIONS = ("postgres_access_0001",)

@@ -23,12 +23,12 @@ from store.access_rows import (
     RetentionCutoffs,
     SignInRow,
 )
-from store.errors import LostStoreError
 from store.sql.database import Database, Engine, fetch_value
 from store.sql.key_store import INSERT_MEMBER_KEY, INSERT_OPERATOR_KEY, StorePart
-from store.sql.operations import AccessOperations
+from store.sql.operations_figures import AccessOperations
 from store.sql.person_data import PersonData
 from store.sql.purchase_store import INSERT_CLAIM, PurchaseStore
+from store.store_errors import LostStoreError
 
 # Calls and claims are frequent, so only a probe of an idle service causes test writes.
 MAX_WRITE_AGE_S = 30.0

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from store.change_table import ChangeColumns, build_columns, concatenate
 from store.digest import ContextRow
-from store.errors import DamagedError
 from store.log_tree import TileId
 from store.market_rows import CarryRow, CheckpointRow, CommitRow, EpochRow, ReadingRow
 from store.sql import market_statements as statements
@@ -16,6 +15,7 @@ from store.sql.database import Database, Lane, MarketEngine, Row, fetch_value
 from store.sql.feed_log import load_checkpoint
 from store.sql.market_reads import SELECT_READINGS, decode_cell, load_last_number
 from store.sql.market_writes import load_context, load_facts, parse_fact_time
+from store.store_errors import DamagedError
 
 ROWS_PER_READ = 20_000
 # In the columns of changes: the reading after is the code of the action.

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from store.errors import StoreError
+from store.store_errors import StoreError
 from store.write_health import TestWrite, WriteKind
 
 

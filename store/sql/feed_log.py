@@ -10,7 +10,6 @@ from typing import Final
 from schemas.vocabulary import ACTION_CODES, TIMEFRAME_CODES
 from store import log_tree as tree
 from store.codes import KEY_CODES
-from store.errors import DamagedError
 from store.log_tree import (
     SALT_BYTES,
     START_AT,
@@ -27,6 +26,7 @@ from store.market_rows import CheckpointRow, FeedRow, LeafRow, LogHead
 from store.sql.database import Database, Lane, MarketEngine
 from store.sql.market_reads import parse_alert, parse_change
 from store.sql.market_statements import LIST_ALERTS_AFTER, LIST_PUBLISHED_AFTER
+from store.store_errors import DamagedError
 
 _NUMBER = r"0|[1-9]\d{0,%d}"
 _ROW_ID = re.compile(

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import DamagedError
 from store.sql.database import MarketEngine
 from store.sql.market_statements import LATEST_REVISION
+from store.store_errors import DamagedError
 
 CELL_CODES, MOVES, EPOCHS = 1024, 32, 1 << 20
 # The move of a change is 12 if it is published, plus 3 times the reading before + 1 (3 if there was

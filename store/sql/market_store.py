@@ -14,7 +14,6 @@ from schemas.vocabulary import (
 from store.bar_blocks import build_blocks, build_packed_block, find_close
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.digest import digest_coverage
-from store.errors import StoreError
 from store.market_rows import (
     AlertRow,
     AssetBars,
@@ -41,7 +40,8 @@ from store.sql.audit_reads import AuditReads
 from store.sql.database import Database, Lane, MarketEngine, Row, fetch_value
 from store.sql.feed_log import FeedLog
 from store.sql.ledger_reads import LedgerReads
-from store.sql.operations import MarketOperations
+from store.sql.operations_figures import MarketOperations
+from store.store_errors import StoreError
 from store.write_health import TestWrite, WriteKind
 
 ROWS_PER_READ = 1000

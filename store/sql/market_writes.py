@@ -21,11 +21,11 @@ from store.digest import (
     digest_commit,
     digest_context,
 )
-from store.errors import DamagedError, StoreError
 from store.market_rows import Batch, SourceRow
 from store.sql.database import Database
 from store.sql.feed_log import LEAVES_PER_APPEND, append_leaves
 from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
+from store.store_errors import DamagedError, StoreError
 
 # Each row may change a page of its own, and the spare file of SQLite must have room for their log:
 # of three million changes, 1,000 rows took 7.7 MB and 5,000 took 18 MB.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from schemas.vocabulary import DAY_MS
-from store.errors import StoreError
 from store.log_tree import START_AT
 from store.sql.database import Database, Engine, Lane, MarketEngine, Row, fetch_value
 from store.sql.market_reads import load_market_time
 from store.sql.market_writes import ACCESS_ID_KEY, MOVE_SOURCE_KEY, load_facts, write_clock
+from store.store_errors import StoreError
 
 OnProgress = Callable[[int, int], None]
 

@@ -26,10 +26,10 @@ from typing import Any, Self
 import aiosqlite
 from aiosqlite import Connection
 
-from store.errors import DatabaseFailureError, LockTakenError, StoreError
 from store.sql.database import Database, Folded, Lane, MarketEngine, limit_seconds
-from store.sqlite.files import FileGuard
+from store.sqlite.database_files import FileGuard
 from store.sqlite.schema import find_schema_faults, migrate
+from store.store_errors import DatabaseFailureError, LockTakenError, StoreError
 from store.write_health import TestWrite, WriteHealth, WriteKind
 
 # Largest first. Only these four sizes occur, so that prepared statements are reused. The default

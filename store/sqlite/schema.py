@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from store.errors import StoreError
 from store.migrations import (
     SchemaObjects,
     check_applied,
@@ -20,7 +19,8 @@ from store.migrations import (
     log_migrations,
     read_migration,
 )
-from store.sqlite.files import OWNER_ONLY, open_read_only, restrict_to_owner
+from store.sqlite.database_files import OWNER_ONLY, open_read_only, restrict_to_owner
+from store.store_errors import StoreError
 
 MARKET_MIGRATIONS = ("market_0001",)
 ACCESS_MIGRATIONS = ("access_0001",)

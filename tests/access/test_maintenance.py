@@ -15,7 +15,7 @@ from access.billing.provider import (
     SandboxBilling,
     SubscriptionStatus,
 )
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
 from store.access_rows import MembershipRow, RetentionCutoffs
 from store.sql.access_store import AccessStore

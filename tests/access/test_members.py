@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from access.billing.provider import BillingError, SettledPayment, SubscriptionStatus
-from access.keys import generate_key, hash_key
+from access.keys_and_quota import generate_key, hash_key
 from access.members import (
     MAX_NEW_KEYS_PER_DAY,
     MAX_WATCHED,

@@ -20,7 +20,7 @@ from access.billing.provider import (
     SubscriptionStatus,
     describe_purchase,
 )
-from access.keys import QuotaGuard, hash_key
+from access.keys_and_quota import QuotaGuard, hash_key
 from access.purchases import generate_claim_token
 from access.throttle import Limit
 from schemas.errors import ApiError

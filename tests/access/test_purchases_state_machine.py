@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from access.billing.provider import SESSION_LIFETIME_MS, SandboxBilling
-from access.keys import QuotaGuard, hash_key
+from access.keys_and_quota import QuotaGuard, hash_key
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim

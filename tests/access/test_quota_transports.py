@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from access.billing.provider import NoBilling
-from access.keys import generate_key, hash_key
+from access.keys_and_quota import generate_key, hash_key
 from schemas.vocabulary import DAY_MS, Mode, format_instant
 from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.bad_inputs import (

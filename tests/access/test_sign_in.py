@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from access.billing.provider import BillingError, SettledPayment
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.mail import MailError
 from access.sign_in import (
     MAIL_LIMIT,

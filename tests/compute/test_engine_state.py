@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from compute import engine as engine_module
+from compute import indicator_engine as engine_module
 from compute.alerts.alert_pipeline import AlertPipeline
 from compute.bar_buffer import BarBuffer
 from compute.bars import HOUR_S, NO_FUNDING, Series
-from compute.engine import Engine
 from compute.engine_state import EngineState
+from compute.indicator_engine import Engine
 from compute.indicators.ceres import Ceres
 from compute.indicators.contract import Bar, Carry, Indicator
 from compute.indicators.registry import INDICATORS

@@ -19,11 +19,11 @@ from compute.hourly_pipeline import HourlyPipeline
 from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.vocabulary import RUN_DELAY_MS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe
-from store.errors import LockTakenError, StoreError
 from store.failure_log import FailureLog
 from store.market_rows import Batch
 from store.opening import open_postgres_market
 from store.sql.market_store import MarketStore
+from store.store_errors import LockTakenError, StoreError
 from tests.doubles.scripted_source import (
     ALTERNATING,
     NEVER,

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from compute.alerts.engines import AlertEngine, BarWithReading
 from compute.bars import MAX_PRICE, MIN_VALUE
-from compute.engine import StepFunction
+from compute.indicator_engine import StepFunction
 from compute.indicators.contract import NO_READING, WARMUP, Bar, Carry, Indicator
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import INDICATOR_IDS, LOGGED_IDS

@@ -18,9 +18,9 @@ from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
 from compute.sources.source import FetchResult
 from schemas.vocabulary import Timeframe
-from store.errors import StoreError
 from store.market_rows import Batch
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 from tests.compute.audit.test_audit import alter
 from tests.compute.test_executor import open_copying_executor
 from tests.doubles.scripted_source import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from compute.coverage import add_dropped_assets, build_coverage
+from compute.covered_assets import add_dropped_assets, build_coverage
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms

@@ -25,7 +25,7 @@ from compute.indicators.registry import INDICATORS
 from mcp_server.endpoint import PATHS
 from mcp_server.registration import CLIENTS
 from mcp_server.server_card import EXAMPLE_PROMPTS, SUMMARY
-from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS, TOOLS_BY_NAME
 from rest_shim.endpoints import CALL_MCP, ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS
 from schemas.version import VERSION

@@ -21,14 +21,14 @@ from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Readings, Values
 from compute.indicators.windows import count_bars
-from compute.sessions import (
+from compute.sources.source import FetchResult, NotReadyError, Source
+from compute.sources.venue import VenueError
+from compute.trading_sessions import (
     find_last_close,
     find_next_close,
     find_session_watermark,
     list_expected_bars,
 )
-from compute.sources.source import FetchResult, NotReadyError, Source
-from compute.sources.venue import VenueError
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import TIMEFRAMES, Clock, SourceKind, Timeframe
 from store.market_rows import ChangeRow, CommitRow

@@ -27,7 +27,7 @@ from tlog_scales.signing import Vkey
 from tlog_scales.tiles import leaf_hash
 from tlog_scales.tlog import Checkpoint
 
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from compute.bars import DAY_S
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from mcp_server.registration import CLIENTS_BY_NAME
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from tests.support.example_market import make_coverage
 from tests.support.legacy_record import serve_later_version
 from tests.support.response_schemas import ADDED_FIELD

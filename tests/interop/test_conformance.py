@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from access.keys import QuotaGuard
+from access.keys_and_quota import QuotaGuard
 from mcp_server.endpoint import PATHS, McpEndpoint
 from schemas.errors import invalid_parameter_error
 from schemas.query import NoArguments

@@ -20,7 +20,7 @@ from mcp.client.stdio import stdio_client
 from starlette.responses import JSONResponse, Response
 
 from mcp_server.bundle import build_bundle, build_manifest
-from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS, TOOLS_BY_NAME
 from schemas.operator import Operator
 from schemas.version import VERSION
 from tests.doubles.fixed_answers import answering

@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 from compute.universe import load_universe
 from mcp_server.dispatcher import INSTRUCTIONS
 from mcp_server.jsonrpc import parse_message
-from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS, TOOLS_BY_NAME
 from schemas.version import VERSION
 from serving.arguments import find_nearest, get_argument_schemas
 from serving.tool import to_mcp_tool

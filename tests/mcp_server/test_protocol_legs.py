@@ -16,7 +16,7 @@ from mcp_types.methods import validate_server_result
 
 from mcp_server.jsonrpc import Message, RpcError
 from mcp_server.protocol_legs import LEGACY, MODERN, check_modern_request, choose_leg, read_version
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from serving.http import read_headers
 from tests.security.wire import HOST, exchange_bytes
 from tests.support.legacy_record import ENVELOPE, LEGACY_VERSIONS

@@ -20,7 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from schemas.version import VERSION
 from tests.support.signals_command import (
     ROOT,

@@ -6,7 +6,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from access.billing.provider import NoBilling
-from access.keys import QuotaGuard
+from access.keys_and_quota import QuotaGuard
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import ERROR_MEANINGS, QUOTA_HEADERS
 from rest_shim.routes import build_exception_handlers
@@ -17,8 +17,8 @@ from service.http.resources import Resources
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
-from store.errors import StoreError
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 from tests.access.test_quota_transports import bought
 from tests.doubles.smtp.server import Mailbox
 from tests.support.bad_inputs import KEYED_PATHS, LEAVES_PATH, PROOF_PATH

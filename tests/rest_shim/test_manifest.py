@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from access.billing.provider import NoBilling, describe_purchase
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim.manifest import build_manifest
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import fetch_document

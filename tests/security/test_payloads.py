@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from serving.arguments import get_argument_schemas
 from serving.json_text import MAX_LEVELS, MAX_VALUES, has_json_excess
 from serving.tool_runner import AnyTool

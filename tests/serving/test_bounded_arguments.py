@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from compute.universe import load_universe
-from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS, TOOLS_BY_NAME
 from schemas.coverage import CoveredAsset
 from schemas.purchase import Body
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, Query

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, strategies as st
 
-from access.keys import generate_key, hash_key
+from access.keys_and_quota import generate_key, hash_key
 from schemas.errors import ApiError
 from schemas.vocabulary import TIMEFRAMES, format_instant
 from serving import fair_share

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from access.keys import QuotaGuard
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from access.keys_and_quota import QuotaGuard
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from schemas.result import Freshness
 from schemas.vocabulary import format_instant
 from serving.context import Context

@@ -17,8 +17,8 @@ from service.http.resources import Resources
 from serving.forwarded_for import MAX_HOPS, ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
 from store.access_rows import Notice
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError
 from tests.doubles.smtp.server import Mailbox
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock, RunningService, served as served

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from rest_shim.sample import render_sample
 from tests.support.bad_inputs import PATHS, build_path
 from tests.support.openapi_document import fetch_document

@@ -22,9 +22,9 @@ from serving import ledger as ledger_module
 from serving.ledger import Ledger, read_ledger
 from serving.signal_rows import FeedQuery, to_signal
 from serving.snapshot import build_snapshot
-from store.errors import StoreError
 from store.market_rows import AlertRow, ChangeRow, FeedRow, LastChange
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 from tests.support.example_market import make_coverage
 from tests.support.row_builders import (
     EVER,

@@ -30,9 +30,9 @@ from serving.json_text import escape_json
 from serving.response_cache import ResponseBody, ResponseCache
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache, calculate_percent
-from store.errors import StoreError
 from store.market_rows import Batch, ChangeRow, CheckpointRow, PastKey, StoredSnapshot, WatermarkRow
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 from tests.support.bad_inputs import STATE
 from tests.support.example_market import (
     ASSETS,

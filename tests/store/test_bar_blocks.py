@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store.change_table import ChangeTable
-from store.errors import DamagedError
 from store.market_rows import BarBlock, ChangeRow
 from store.sql.market_store import MarketStore
+from store.store_errors import DamagedError
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks, to_rows
 from tests.support.store_homes import REFUSED, StoreHome, read_tables, run_sql
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from store.errors import DatabaseFailureError, NotWritableError, StoreError
 from store.failure_log import INTERVAL_S, MAX_CAUSES, FailureLog
+from store.store_errors import DatabaseFailureError, NotWritableError, StoreError
 from store.write_health import MIN_TEST_INTERVAL_S, WriteHealth
 
 pytestmark = pytest.mark.clause("monitoring")

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compute.engine import StepFunction
+from compute.indicator_engine import StepFunction
 from compute.indicators.contract import NO_READING, WARMUP, Bar, Carry, Indicator
-from compute.sessions import list_expected_bars
+from compute.trading_sessions import list_expected_bars
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S

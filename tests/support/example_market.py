@@ -11,7 +11,7 @@ from datetime import date
 
 import numpy as np
 
-from compute.coverage import build_coverage as as_served
+from compute.covered_assets import build_coverage as as_served
 from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource, choose_start, compute_origin
 from compute.universe import Asset, load_universe

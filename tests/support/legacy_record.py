@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from schemas.version import VERSION
 from tests.support.example_market import make_coverage
 from tests.support.response_schemas import add_fields

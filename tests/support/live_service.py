@@ -18,12 +18,12 @@ from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
-from compute.sessions import opens_off_hour
 from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.files import FilesSource
 from compute.sources.live import LiveSource
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
+from compute.trading_sessions import opens_off_hour
 from compute.universe import Asset, Listing, Universe, VenueOptions, load_universe
 from service.config.sources import (
     choose_retry_policy,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 import httpx
 
 from access.billing.provider import SandboxBilling
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.members import MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
 from access.purchases import Claims

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.sign_in import SESSION_MS
 from schemas.vocabulary import Action, Clock, Timeframe
 from store.access_rows import CallGroup, ClaimRow, MembershipRow, RetentionCutoffs, SignInRow

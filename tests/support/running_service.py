@@ -20,10 +20,10 @@ import uvicorn
 
 from access.billing.provider import Provider, SandboxBilling
 from access.call_log import CallLog
-from access.keys import create_operator_key
+from access.keys_and_quota import create_operator_key
 from access.oauth.clients import ClientDocuments
 from access.throttle import DEFAULT_LIMIT, Limit
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from rest_shim.endpoints import CALL_NAMES
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.operator import UNNAMED_OPERATOR, Operator

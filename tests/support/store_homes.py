@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from store.errors import LockTakenError
 from store.opening import open_postgres_market, open_sqlite_market
 from store.postgres.engine import PostgresEngine, convert_placeholders
 from store.postgres.schema import SCHEMAS
@@ -26,6 +25,7 @@ from store.sql.ledger_reads import FeedRows, LedgerReads
 from store.sql.market_store import MarketStore
 from store.sqlite.engine import SqliteEngine
 from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS
+from store.store_errors import LockTakenError
 from tests.support.postgres.server import copy_database, create_database
 from tests.support.row_builders import TABLES
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 import httpx
 
 from access.billing.provider import Provider, SandboxBilling
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.mail import Mailer
 from access.sign_in import create_owner_link
 from schemas.vocabulary import INDICATOR_IDS

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.get_state import GET_STATE
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim.sample import SAMPLE_FILE
 from schemas.result import Result, is_none
 from schemas.vocabulary import Action, ErrorCode, Instant, Reading, StoredKey, Timeframe

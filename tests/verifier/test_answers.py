@@ -33,7 +33,7 @@ from verifier.answers import (
 )
 from verifier.client import Answer, Json, ServiceClient, format_time, parse_served_time
 from verifier.report import VerifyError
-from verifier.rows import DEFAULT_DAYS, read_feed
+from verifier.served_rows import DEFAULT_DAYS, read_feed
 from verifier.verification import check_sequence
 
 pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("use_single_ca")]

@@ -20,7 +20,7 @@ from verifier.client import (
     fetch,
 )
 from verifier.report import VerifyError
-from verifier.rows import read_feed, walk_rows
+from verifier.served_rows import read_feed, walk_rows
 from verifier.verification import LogReader
 
 pytestmark = [pytest.mark.clause("verify", "22.5"), pytest.mark.usefixtures("use_single_ca")]

@@ -16,7 +16,7 @@ from tests.doubles.published_log import PublishedLog, make_row
 from verifier.notes import LOG_KEY, Checkpoint, VerifierKey
 from verifier.record import Record, RecordedRow, Run
 from verifier.report import VerifyError
-from verifier.rows import (
+from verifier.served_rows import (
     COVERED,
     RowError,
     encode_canonical,

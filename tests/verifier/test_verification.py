@@ -14,7 +14,7 @@ from tests.doubles.published_log import FIRST, PublishedLog, format_time, make_r
 from tests.verifier.conftest import ROW_COUNT, Verify
 from verifier.notes import LOG_KEY, Checkpoint, VerifierKey
 from verifier.report import Report
-from verifier.rows import Feed
+from verifier.served_rows import Feed
 from verifier.verification import compare_own
 
 pytestmark = [pytest.mark.clause("verify"), pytest.mark.usefixtures("use_single_ca")]

@@ -25,7 +25,7 @@ from mcp_server.dispatcher import INSTRUCTIONS
 from mcp_server.registration import CLIENTS
 from mcp_server.server_card import EXAMPLE_PROMPTS, build_ai_catalog, build_server_card
 from mcp_server.tools.get_state import GET_STATE
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.manifest import DESCRIPTION
 from schemas.operator import UNNAMED_OPERATOR, Operator

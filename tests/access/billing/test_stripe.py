@@ -18,7 +18,7 @@ from access.billing.provider import (
 )
 from access.billing.stripe import StripeBilling, judge_subscription
 from access.billing.stripe_api import Charge, Subscription
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, Billing
 from store.access_rows import MembershipRow, SandboxSession

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from structlog.testing import capture_logs
 
 import access.oauth.clients
-from access.keys import is_valid_label
+from access.keys_and_quota import is_valid_label
 from access.oauth.clients import (
     KNOWN_CLIENTS,
     ClientDocuments,

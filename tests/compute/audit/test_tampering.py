@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from compute.audit.audit import Report, audit_market
-from store.errors import StoreError
 from store.sql.audit_reads import StoredMarket
+from store.store_errors import StoreError
 from tests.conftest import MAJORS
 from tests.doubles.scripted_source import ALTERNATING
 from tests.support.postgres.server import SharedServer, copy_database, create_database

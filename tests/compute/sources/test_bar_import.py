@@ -19,12 +19,12 @@ import polars as pl
 import pytest
 
 from compute.bars import BAR_FAULTS, DAY_S, HOUR_S
-from compute.sessions import Calendar
 from compute.sources import bar_formats, bar_judgement as judgement
 from compute.sources.bar_formats import FormatOptions, read_rows
 from compute.sources.bar_import import BarImport, ImportOptions
 from compute.sources.files import FilesSource
 from compute.sources.source import SourceError
+from compute.trading_sessions import Calendar
 from compute.universe import load_universe
 from schemas.vocabulary import Timeframe
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from compute.bars import DAY_S, HOUR_S
 from compute.hourly_loop import HourlyLoop
 from compute.schedule import to_market_ms
-from compute.sessions import list_expected_bars
 from compute.sources.alpaca import SPACING_S
+from compute.trading_sessions import list_expected_bars
 from compute.universe import Universe
 from store.market_rows import ChangeRow
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded

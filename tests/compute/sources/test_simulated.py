@@ -21,7 +21,6 @@ from compute.bars import (
 )
 from compute.hourly_pipeline import HourlyPipeline
 from compute.schedule import RUN_DELAY_S, to_market_ms
-from compute.sessions import XSIM_IRREGULAR_SINCE, Calendar, list_expected_bars
 from compute.sources.simulated import (
     SimulatedSource,
     choose_start,
@@ -30,6 +29,7 @@ from compute.sources.simulated import (
     parse_source_name,
 )
 from compute.sources.source import FetchResult
+from compute.trading_sessions import XSIM_IRREGULAR_SINCE, Calendar, list_expected_bars
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
 from store.sql.market_store import MarketStore

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 
 pytestmark = pytest.mark.clause("found")
 

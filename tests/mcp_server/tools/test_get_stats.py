@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from access.billing.provider import NoBilling
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, format_instant
 from serving.tool import to_mcp_tool
-from store.errors import StoreError
 from store.market_rows import Batch
+from store.store_errors import StoreError
 from tests.mcp_server.tools.test_get_catalog import changed
 from tests.mcp_server.tools.test_get_signals import ALERTS, alert, followed_coverage, publish_alerts
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mcp_server.tools.lines import build_lines, format_readings
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from serving.json_text import to_json
 from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, STATS, USAGE
 from tests.support.example_market import fill_full_universe

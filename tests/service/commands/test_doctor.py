@@ -16,7 +16,7 @@ from schemas.vocabulary import DAY_MS
 from serving.forwarded_for import NOTICE_NAME
 from store.access_rows import Notice
 from store.opening import open_sqlite_access
-from store.sqlite import files
+from store.sqlite import database_files
 from store.sqlite.schema import CREATE_MIGRATIONS
 from tests.doubles.smtp.server import PASSWORD, run_smtp_double
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
@@ -391,7 +391,7 @@ async def test_a_certificate_that_clients_refuse_must_be_fixed(well, source):
 
 
 def test_a_database_on_a_file_system_of_another_machine_must_be_moved(well, source, monkeypatch):
-    monkeypatch.setattr(files, "MOUNTS", well / "mounts")
+    monkeypatch.setattr(database_files, "MOUNTS", well / "mounts")
     (well / "mounts").write_text(
         f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n35 22 0:40 / {well} rw - 9p drvfs rw,aname=C:\n"
     )

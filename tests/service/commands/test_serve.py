@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from compute.sources.source import NotReadyError
-from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool_table import TOOLS
 from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import format_instant
 from service.commands import compute_command as computing

@@ -15,7 +15,7 @@ from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from starlette.responses import Response
 
 from mcp_server.dispatcher import PROTOCOL_VERSION
-from mcp_server.tools.registry import TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS_BY_NAME
 from service.commands.stdio import RemoteEndpoint
 from tests.doubles.fixed_answers import KEY, answering
 from tests.service.commands.test_cli import only_line

@@ -23,8 +23,8 @@ from service.config.settings import Settings
 from service.config.sources import build_log_signer
 from service.config.stores import adopt_access, has_store, open_both, retry_until_reached
 from service.processes.lifecycle import listen_for_shutdown
-from store.errors import StoreError
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
+from store.store_errors import StoreError
 from tests.support.postgres.server import PostgresServer
 from tests.support.signals_command import find_free_port, run_signals, start_signals
 

@@ -30,11 +30,11 @@ from service.http.resources import (
 )
 from serving.snapshot_cache import SnapshotCache
 from store.access_rows import Notice
-from store.errors import StoreError
 from store.market_rows import Batch, Progress, WatermarkRow
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
+from store.store_errors import StoreError
 from tests.security.wire import exchange_bytes, parse_statuses
 from tests.support.example_market import (
     ASSETS,
@@ -496,7 +496,7 @@ async def test_a_vacuum_by_the_operator_is_not_a_truncation(tmp_path: Path):
             await run("PRAGMA access.wal_checkpoint(TRUNCATE)")
             await access.check_writes()
             size = (tmp_path / "access.db").stat().st_size
-            await run("DELETE FROM access.keys")
+            await run("DELETE FROM access.keys_and_quota")
             await run("VACUUM access")
             await run("PRAGMA access.wal_checkpoint(TRUNCATE)")
         assert (tmp_path / "access.db").stat().st_size < size

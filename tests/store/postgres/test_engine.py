@@ -22,7 +22,6 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from store.errors import DatabaseFailureError, StoreError
 from store.opening import open_postgres_access, open_postgres_market
 from store.postgres.engine import connect
 from store.postgres.market_engine import count_missing_migrations, find_schema_faults
@@ -30,6 +29,7 @@ from store.postgres.schema import SCHEMAS
 from store.sql.access_store import AccessStore
 from store.sql.database import Database, Lane, fetch_value
 from store.sql.market_store import MarketStore
+from store.store_errors import DatabaseFailureError, StoreError
 from tests.conftest import MAJORS
 from tests.support.access_store_calls import REQUEST_CALLS
 from tests.support.postgres.server import (

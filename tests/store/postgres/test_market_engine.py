@@ -16,11 +16,11 @@ import pytest
 
 from store.access_rows import SignInRow
 from store.digest import GENESIS, digest_commit
-from store.errors import LockTakenError, StoreError
 from store.opening import open_postgres_access, open_postgres_market
 from store.postgres import market_engine as postgres_market_engine
 from store.sql.access_store import AccessStore
 from store.sql.market_store import MarketStore
+from store.store_errors import LockTakenError, StoreError
 from tests.conftest import MAJORS
 from tests.store.conftest import OpenMarket
 from tests.store.sql.test_purchase_store import CLAIM
@@ -51,7 +51,7 @@ AT_ONCE = 600_000
 HALTED_MIDWAY = """
 import asyncio, sys
 from dataclasses import replace
-from store.errors import StoreError
+from store.store_errors import StoreError
 from tests.support.store_homes import open_home
 from tests.support.row_builders import NOW, make_carry, make_full_batch
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 
-from access.keys import hash_key
+from access.keys_and_quota import hash_key
 from access.members import build_limits
 from store.access_rows import (
     AccessRequestRow,
@@ -23,9 +23,9 @@ from store.access_rows import (
     SignInRow,
     ToolUsage,
 )
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from store.sql.person_data import ERASURES, EXPORTS
+from store.store_errors import StoreError
 from tests.store.conftest import OpenAccess
 from tests.store.sql.test_purchase_store import NOW
 from tests.support.access_store_calls import HASH, REQUEST

@@ -3,13 +3,13 @@
 import pytest
 
 from store import log_tree as tree
-from store.errors import DamagedError, StoreError
 from store.log_tree import Range, TileId, hash_row
 from store.market_rows import AlertRow, CheckpointRow
 from store.sql import feed_log
 from store.sql.feed_log import UnloggedRowError
 from store.sql.market_store import MarketStore
 from store.sql.migrate_database import move_market
+from store.store_errors import DamagedError, StoreError
 from tests.support.row_builders import (
     DAY_MS,
     NOW,

@@ -17,7 +17,6 @@ from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import HOUR_MS, find_latest_run
 from store.codes import TIMEFRAME_SET_CODES
 from store.digest import digest_bars
-from store.errors import StoreError
 from store.market_rows import (
     BarBlock,
     Batch,
@@ -30,6 +29,7 @@ from store.market_rows import (
 from store.sql import database
 from store.sql.database import Lane
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     DAY_MS,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import LockTakenError
 from store.sql.market_store import MarketStore
+from store.store_errors import LockTakenError
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     DAY_MS,

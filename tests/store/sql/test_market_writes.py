@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from store.digest import digest_bars
-from store.errors import StoreError
 from store.market_rows import (
     AlertRow,
     BarBlock,
@@ -26,6 +25,7 @@ from store.market_rows import (
 )
 from store.sql import market_store, market_writes as writes
 from store.sql.market_store import MarketStore
+from store.store_errors import StoreError
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     DAY_MS,

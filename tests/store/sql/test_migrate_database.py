@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import LockTakenError, StoreError
 from store.market_rows import CheckpointRow
 from store.sql.database import Lane
 from store.sql.migrate_database import ACCESS_TABLES, OTHER_MARKET_TABLES, TABLES_OF_COMMITS
+from store.store_errors import LockTakenError, StoreError
 from tests.store.sql.test_market_reads import make_coverage
 from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.access_store_calls import CALL, DURABLE_CALLS, FAST_CALLS, TOOL_USAGE

@@ -16,8 +16,8 @@ from store.access_rows import (
     SignInRow,
     normalize_email,
 )
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError
 from tests.store.conftest import OpenAccess
 from tests.support.row_builders import DAY_MS, NO_CUTOFFS, make_call_group
 from tests.support.store_homes import StoreHome, call_elsewhere, run_sql

@@ -20,7 +20,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from store.access_rows import AttemptLimit, CallGroup, CountedGroup
-from store.errors import StoreError
 from store.opening import open_sqlite_market
 from store.sql import market_reads as past
 from store.sql.access_store import AccessStore
@@ -31,6 +30,7 @@ from store.sql.market_store import MarketStore
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.engine import SqliteEngine, _connect, _connect_directly
 from store.sqlite.schema import MARKET_MIGRATIONS
+from store.store_errors import StoreError
 from tests.store.sql.test_key_store import NOON, hash_name
 from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS, HASH, REQUEST_CALLS

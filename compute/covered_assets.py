@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from datetime import date
 
 from compute.indicators.contract import Indicator
-from compute.sessions import find_next_close
 from compute.sources.source import Source
+from compute.trading_sessions import find_next_close
 from compute.universe import Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import LOGGED_IDS, TIMEFRAME_DURATIONS_S, TIMEFRAMES, Timeframe

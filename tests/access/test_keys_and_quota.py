@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from access.keys import MAX_LOOP_TURNS, Caller, QuotaGuard, hash_key, identify_key
+from access.keys_and_quota import MAX_LOOP_TURNS, Caller, QuotaGuard, hash_key, identify_key
 from schemas.errors import ApiError
 from schemas.usage import Quota
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import CallGroup, CountedGroup
-from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.store_errors import StoreError
 from tests.support.running_service import ManualClock, OperatorKeys
 from tests.support.store_homes import StoreHome, run_sql
 

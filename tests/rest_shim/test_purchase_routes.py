@@ -16,7 +16,7 @@ from starlette.types import Message
 
 from access.billing.provider import BillingError
 from access.contact import normalize_email
-from rest_shim.purchases import parse_body
+from rest_shim.purchase_routes import parse_body
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from tests.doubles.stripe.server import WEBHOOK_SECRET, sign_payload

@@ -16,7 +16,7 @@ from pandas.tseries import holiday
 
 from compute.bars import DAY_S, HOUR_S
 from compute.schedule import compute_lag_s, describe_clock, judge_clocks
-from compute.sessions import (
+from compute.trading_sessions import (
     MOURNING_DAYS,
     Calendar,
     count_bars_per_day,

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
-from store.sqlite import files
-from store.sqlite.files import (
+from store.sqlite import database_files
+from store.sqlite.database_files import (
     RESERVE_BYTES,
     SPARE_BYTES,
     check_integrity,
@@ -22,6 +21,7 @@ from store.sqlite.files import (
     free_spare,
     keep_spare,
 )
+from store.store_errors import StoreError
 from tests.support.row_builders import run_sql
 
 pytestmark = pytest.mark.clause("store")
@@ -176,7 +176,7 @@ MOUNTS = """\
 def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, kind: str | None
 ) -> None:
-    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mountinfo")
-    assert files.find_remote_file_system(Path(folder)) is None
+    monkeypatch.setattr(database_files, "MOUNTS", tmp_path / "mountinfo")
+    assert database_files.find_remote_file_system(Path(folder)) is None
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert files.find_remote_file_system(Path(folder)) == kind
+    assert database_files.find_remote_file_system(Path(folder)) == kind

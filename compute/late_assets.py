@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 
 from compute.bars import HOUR_S, Funding, Series
-from compute.coverage import list_served_timeframes
+from compute.covered_assets import list_served_timeframes
 from compute.sources.source import FetchResult, Source
 from compute.stepper import SeriesKey
 from compute.universe import Universe

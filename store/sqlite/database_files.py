@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from store.errors import LostStoreError, StoreError
+from store.store_errors import LostStoreError, StoreError
 
 OWNER_ONLY = 0o600
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
