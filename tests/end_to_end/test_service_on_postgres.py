@@ -293,6 +293,10 @@ async def served_alone(database: str) -> AsyncIterator[RunningService]:
         yield running
 
 
+# A fixture of the bodies.
+alerted = test_get_signals.alerted
+
+
 BODIES = (
     test_get_signals.test_pages_are_the_whole_feed_and_polling_with_any_row_gives_the_newer_ones,
     test_get_confluence.test_a_result_has_exactly_the_fields_of_its_table,
