@@ -496,7 +496,7 @@ async def test_a_vacuum_by_the_operator_is_not_a_truncation(tmp_path: Path):
             await run("PRAGMA access.wal_checkpoint(TRUNCATE)")
             await access.check_writes()
             size = (tmp_path / "access.db").stat().st_size
-            await run("DELETE FROM access.keys_and_quota")
+            await run("DELETE FROM access.keys")
             await run("VACUUM access")
             await run("PRAGMA access.wal_checkpoint(TRUNCATE)")
         assert (tmp_path / "access.db").stat().st_size < size
