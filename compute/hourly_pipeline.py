@@ -72,7 +72,7 @@ class HourlyPipeline:
         *,
         believes_clock: bool,
     ) -> None:
-        """Callers use `open`, which loads what is stored."""
+        """Callers use `open`, which loads the stored state."""
         self._store: Final = store
         self._source: Final = source
         self._universe: Final = universe

@@ -17,7 +17,7 @@ NO_BEFORE = 127
 
 
 class ChangedCell(NamedTuple):
-    """What the changes of a cell have in common."""
+    """The values that all changes of a cell share."""
 
     ticker: str
     indicator: str

@@ -154,7 +154,7 @@ DAILY_QUOTA = 10_000
 DEFAULT_DAYS = 30
 TEXTS = ("id", "tier", "ticker", "indicator", "timeframe", "direction")
 
-# What a page in another form raises where it is read.
+# Raised where a page in another form is read.
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RowError)
 
 OnProgress = Callable[[int, int], None]

@@ -264,7 +264,7 @@ class Chart:
         )
 
     def to_json(self) -> str:
-        """Return what the script says of each bar."""
+        """Return the script's words on each bar."""
         document = {
             "size": self.axis.size,
             "opens": [at // 1000 for at in self.axis.opens],

@@ -56,7 +56,7 @@ class AlertPipeline:
             if timeframe in ALERT_TIMEFRAMES and universe.by_ticker[ticker].alerts
         ]
         self._followed_series: Final = frozenset(series_keys)
-        # It changes with the version of either part, because both decide what an engine remembers.
+        # It changes with the version of either part, because both decide the carry of an engine.
         self.versions: Final[Mapping[str, int]] = {
             ENGINE_KEYS[i.id]: 1000 * ENGINE.version + i.version for i in indicators
         }

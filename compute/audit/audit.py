@@ -117,7 +117,7 @@ async def audit_market(
 
 
 class Audit:
-    """The replay of one store, and what it gave so far."""
+    """The replay of one store, and its results so far."""
 
     def __init__(
         self,

@@ -205,7 +205,7 @@ def describe_unknown(ticker: str) -> str:
 
 
 def stack_keys(rows: Rows, is_alert: NDArray[np.bool_]) -> Times:
-    """Return what identifies rows beside their time: cell, close, epoch and an alert's action."""
+    """Return the identity of rows but for their time: cell, close, epoch and an alert's action."""
     action = np.where(is_alert, rows.after, 0)
     return np.stack([rows.cell, rows.close_time, rows.epoch, action])
 

@@ -217,7 +217,7 @@ def list_holes(session: Calendar, times: Times, timeframe: Timeframe) -> Times:
 
 
 class Verdict(NamedTuple):
-    """What a file's bars have beside rows that are rejected.
+    """The findings on a file's bars, apart from rejected rows.
 
     `wrong_times` says why its rows cannot be bars of the timeframe, `conflict_at` is a time of
     which rows differ. Either ends the judgement.

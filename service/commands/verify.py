@@ -119,7 +119,7 @@ def verify_proof(
 
 
 def read_option_file(option: str, path: Path | None, parse: Callable[[Path], T]) -> T | None:
-    """Return what the file of an option holds; OperatorError if it cannot be read."""
+    """Return the content of the file of an option; OperatorError if it cannot be read."""
     try:
         return None if path is None else parse(path)
     except (VerifyError, NoteError, PolicyError, OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What an audit reads: all that a store holds but its bars, in one transaction."""
+"""The reads of an audit: all that a store holds but its bars, in one transaction."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar

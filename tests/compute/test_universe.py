@@ -104,7 +104,7 @@ def list_orders(universe: Universe) -> list[tuple[object, ...]]:
 
 
 CRYPTO, STOCKS = 176, 75 - 4
-# What the packaged universe holds, and what is expected.
+# Counts of the packaged universe, and the expected ones.
 PACKAGED: dict[str, tuple[Callable[[Universe], object], object]] = {
     "counts": (
         lambda u: Counter(a.asset_class for a in u.tracked_assets),

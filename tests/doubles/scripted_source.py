@@ -344,7 +344,7 @@ async def yield_to_loop(count: int = 20) -> None:
 
 
 class SleepClock:
-    """A clock in epoch ms that goes on by what is slept, in which what else goes on has its turn.
+    """A clock in epoch ms that goes on by each sleep, in which other tasks have their turn.
 
     Sleeps at the same time are one.
     """

@@ -187,8 +187,8 @@ def api_key(tmp_path: Path, seeded: Path) -> str:
     return made.stdout.strip()
 
 
-# nginx repeats what a stopping server refuses at another one. Caddy before 2.11.2 repeats no body,
-# but a connection that systemd has kept is not refused.
+# nginx repeats the calls that a stopping server refuses at another one. Caddy before 2.11.2 repeats
+# no body, but a connection that systemd has kept is not refused.
 @pytest.mark.parametrize(("proxy", "server_count"), [("caddy", 1), ("nginx", 1), ("nginx", 2)])
 async def test_no_call_fails_after_a_pause_or_in_a_restart(
     proxy: str, server_count: int, tmp_path: Path, api_key: str

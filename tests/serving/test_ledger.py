@@ -1,4 +1,4 @@
-"""What the ledger finds equals what a plain walk over all rows finds."""
+"""The ledger finds the same as a plain walk over all rows."""
 
 import shutil
 from collections import Counter

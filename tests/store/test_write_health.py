@@ -98,7 +98,7 @@ FULL = {"failure": "StoreError", "cause": "disk full"}
 
 
 class Failures(FailureLog):
-    """A log of failures at times that the test sets; `lines` holds what it wrote."""
+    """A log of failures at times that the test sets; `lines` holds its lines."""
 
     def __init__(self) -> None:
         super().__init__(self.call_later)

@@ -63,7 +63,7 @@ class Page(HTMLParser):
 
     @property
     def chart(self) -> Any:
-        """What the script of an asset's page reads of its chart."""
+        """The parts of the chart that the script of an asset's page reads."""
         return json.loads(self.find_all("figure")[0]["data-chart"] or "")
 
     @property

@@ -49,7 +49,7 @@ async def asset_page(
 
 
 def readings(page: Page) -> dict[str, list[str]]:
-    """Return the readings by indicator, without the ages beside them."""
+    """Return the readings by indicator, without the ages."""
     rows = [row for row in page.rows if len(row) == 1 + len(TIMEFRAMES)]
     return {row[0]: [" ".join(cell.split()[:2]) for cell in row[1:]] for row in rows}
 

@@ -419,7 +419,7 @@ async def test_both_cards_are_equal_and_do_not_contradict_the_server(
         for version in versions[1:]:
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             assert (await served.post_mcp(ping, mcp_protocol_version=version)).status_code == 200
-    # The card tells how to connect; what the server offers is listed by the server.
+    # The card tells how to connect; the server lists the tools.
     assert "tools" not in card
     icon = await served.client.get(urlsplit(card["icons"][0]["src"]).path)
     assert icon.headers["content-type"].startswith(card["icons"][0]["mimeType"])

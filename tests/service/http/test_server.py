@@ -56,7 +56,7 @@ def rpc(method: str, **params: Any) -> bytes:
 
 
 class Case(NamedTuple):
-    """A request, and the fields of its line beside id, method and duration."""
+    """A request, and the fields of its line but id, method and duration."""
 
     method: str
     path: str
