@@ -1,7 +1,7 @@
 """Runs the nominal hours: fetch from a source, step, publish and commit to the store.
 
 Replay, catch-up and live runs share this code; they differ in how many hours a batch holds. A long
-catch-up spreads over processes, of which this one commits what the others compute.
+catch-up is stepped by other processes, while this one fetches and commits.
 """
 
 import asyncio

@@ -125,8 +125,11 @@ class Authorizations:
         return self._build_redirect(request.redirect_uri, request.state, {"code": code})
 
     async def deny(self, request: PendingAuthorization) -> str:
-        """Deny a request; return the address to redirect to. ApiError 404 if it was answered."""
-        if not await self._store.oauth.deny_request(hash_key(request.id)):
+        """Deny a request; return the address to redirect to. ApiError 404 if it was answered.
+
+        A request that has expired counts as answered.
+        """
+        if not await self._store.oauth.deny_request(hash_key(request.id), self._oldest()):
             raise _not_pending_error()
         failure = {"error": "access_denied", "error_description": "The user denied access."}
         return self._build_redirect(request.redirect_uri, request.state, failure)

@@ -407,10 +407,12 @@ WHERE id_hash = ? AND created_at > ? AND code_hash IS NULL RETURNING 1
 """
         return bool(await self._write(sql, code_hash, at, membership_id, id_hash, after))
 
-    async def deny_request(self, id_hash: bytes) -> bool:
-        """Delete a pending request; False if it is not pending."""
-        sql = "DELETE FROM oauth_requests WHERE id_hash = ? AND code_hash IS NULL RETURNING 1"
-        return bool(await self._write(sql, id_hash))
+    async def deny_request(self, id_hash: bytes, after: int) -> bool:
+        """Delete a pending request, created after a time; False if it is not pending."""
+        sql = """
+DELETE FROM oauth_requests WHERE id_hash = ? AND created_at > ? AND code_hash IS NULL RETURNING 1
+"""
+        return bool(await self._write(sql, id_hash, after))
 
     async def find_code(self, code_hash: bytes) -> ApprovedAuthorization | None:
         """Return the request of a code that was not exchanged, however old, or None."""

@@ -410,7 +410,7 @@ async def test_a_request_is_decided_once_and_expires_after_an_hour(host: HandCli
         assert await authorizations.find_pending(request_id) is None
     for late in (
         *(authorizations.approve(each, None) for each in (approved, denied, expired)),
-        *(authorizations.deny(each) for each in (approved, denied)),
+        *(authorizations.deny(each) for each in (approved, denied, expired)),
     ):
         with pytest.raises(ApiError) as refused:
             await late

@@ -63,7 +63,7 @@ DURABLE_CALLS: dict[str, StoreCall] = {
     "put_access_request": lambda store: store.put_access_request(REQUEST, 9),
     "add_client": lambda store: store.oauth.add_client(CLIENT, 9, NOW),
     "approve_request": lambda store: store.oauth.approve_request(HASH, CODE_HASH, NOW, 1, 0),
-    "deny_request": lambda store: store.oauth.deny_request(HASH),
+    "deny_request": lambda store: store.oauth.deny_request(HASH, 0),
     "redeem_code": lambda store: store.oauth.redeem_code(
         *(CODE_HASH, APPROVED, bytes(range(8, 40)), FAMILY_HASH, (CODE_HASH, NOW), TOKENS, NOW),
         KeyLimits(9, 9, NOW),

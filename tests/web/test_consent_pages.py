@@ -278,10 +278,12 @@ async def test_a_client_that_a_document_describes_is_shown_with_the_documents_ho
     [
         *(({"form_token": token}, {}, "another session") for token in (None, "", "0" * 64)),
         *(
-            ({"action": action}, {name: value}, "")
-            for name, value in (
-                *(("Origin", "https://evil.example"), ("Origin", "null")),
-                *(("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-site")),
+            ({"action": action}, {name: value}, title)
+            for name, value, title in (
+                ("Origin", "https://evil.example", "Origin"),
+                ("Origin", "null", "Origin"),
+                ("Sec-Fetch-Site", "cross-site", "Another site sent this form."),
+                ("Sec-Fetch-Site", "same-site", "Another site sent this form."),
             )
             for action in ("allow", "deny", "allow_as_owner")
         ),
