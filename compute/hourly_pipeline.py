@@ -126,9 +126,6 @@ class HourlyPipeline:
             times = {"clock": format_instant(now), "last_run": format_instant(last_run)}
             log.warning("clock_far_from_last_run", days=days, **times)
         started_at = await store.adopt_source(source.name, pipeline._market_clock())
-        # For the rows that an earlier version has written; a commit would append all of them.
-        if leaves := await store.feed_log.append_missing():
-            log.info("log_built", leaves=leaves)
         await pipeline._load(progress, started_at)
         return pipeline
 

@@ -29,7 +29,7 @@ from serving.response_cache import ResponseBody
 from serving.tool import Tool
 from serving.tool_runner import ToolRunner
 from store.log_tree import HASH_BYTES, TILE_WIDTH, TileId, find_width
-from store.sql.feed_log import FeedLog, UnloggedRowError
+from store.sql.feed_log import FeedLog
 
 LOG_PATH = "/api/v1/log"
 TILE_PATH = LOG_PATH + "/tile/{path:path}"
@@ -81,10 +81,7 @@ async def get_log_proof(query: LogProofQuery, context: Context) -> ResponseBody:
         raise ArgumentError(Problem("id", f"id is missing; {ID_FORMS}"))
     log = context.snapshots.store.feed_log
     size, note = await load_signed_note(log)
-    try:
-        leaf = await log.find_leaf(query.id)
-    except UnloggedRowError:
-        raise unavailable_error(NOT_SIGNED_YET, RETRY_S) from None
+    leaf = await log.find_leaf(query.id)
     if leaf is None:
         text = f"id: {quote_value(query.id)} is not the id of a published row; {ID_FORMS}"
         raise ArgumentError(Problem("id", text))

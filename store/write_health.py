@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
 from store.store_errors import DatabaseFailureError, NotWritableError, StoreError
@@ -24,7 +24,7 @@ class WriteHealth:
         self._failures: dict[WriteKind, StoreError] = {}
         self._succeeded_at: dict[WriteKind, float] = {}
         self._tested_at = float("-inf")
-        self._test: asyncio.Task[None] | None = None
+        self._testing: Final = asyncio.Lock()
 
     @contextmanager
     def report(self, kind: WriteKind) -> Iterator[None]:
@@ -43,35 +43,19 @@ class WriteHealth:
         First test the kinds whose last write failed or is older than `max_age_s`: all callers
         together cause one test per MIN_TEST_INTERVAL_S at most.
         """
-        now = self._clock()
-        since, never = now - max_age_s, float("-inf")
-        doubtful = [
-            kind
-            for kind in tests
-            if kind in self._failures or self._succeeded_at.get(kind, never) < since
-        ]
-        is_due = self._test is None and now - self._tested_at >= MIN_TEST_INTERVAL_S
-        if doubtful and is_due:
-            self._tested_at = now
-            self._test = asyncio.create_task(self._run_tests([tests[kind] for kind in doubtful]))
-        if self._test is not None:
-            # A caller that gives up must not cancel the test that others wait for.
-            await asyncio.shield(self._test)
+        # If a caller gives up during a test, the next one makes it again.
+        async with self._testing:
+            now, never = self._clock(), float("-inf")
+            doubtful = [
+                kind
+                for kind in tests
+                if kind in self._failures or self._succeeded_at.get(kind, never) < now - max_age_s
+            ]
+            if doubtful and now - self._tested_at >= MIN_TEST_INTERVAL_S:
+                for kind in doubtful:
+                    # The engine has recorded it.
+                    with suppress(StoreError):
+                        await tests[kind]()
+                self._tested_at = now
         for error in self._failures.values():
             raise NotWritableError(str(error)) from error
-
-    async def close(self) -> None:
-        """Wait for the test in progress."""
-        if self._test is not None:
-            await self._test
-
-    async def _run_tests(self, tests: list[TestWrite]) -> None:
-        try:
-            for test in tests:
-                try:
-                    await test()
-                except StoreError:
-                    # The engine has recorded it.
-                    continue
-        finally:
-            self._test = None

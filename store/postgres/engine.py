@@ -190,7 +190,6 @@ class PostgresEngine(Engine):
         return redact_database_url(self.url)
 
     async def close(self) -> None:
-        await self._health.close()
         await self._pool.close()
 
     async def check_writes(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
@@ -297,8 +296,8 @@ async def _refuse_unfit_server(url: str, schema: str, session: asyncpg.Connectio
         await other.close()
     if pids[0] == pids[1]:
         raise StoreError(
-            f"{name} is a pooler that pools transactions, but locks and notifications need "
-            "sessions: set `pool_mode = session` for this database, or name the server itself"
+            f"{name} is a pooler that pools transactions, but locks need sessions: "
+            "set `pool_mode = session` for this database, or name the server itself"
         )
 
 

@@ -30,7 +30,7 @@ from store.postgres.schema import (
     DATABASE_ERRORS,
     MARKET_MIGRATIONS,
     list_applied_migrations,
-    load_statements,
+    load_script,
 )
 from store.sql.database import Lane, MarketEngine
 from store.store_errors import LockTakenError, StoreError
@@ -43,8 +43,8 @@ COMPUTE_LOCK_ID = 5_189_272
 LEASE_S = 6.0
 TERMINATE_TIMEOUT_MS = 1000
 HEARTBEAT_S = 1.5
-POLL_S = 0.5
-CHANNEL = "signals_version"
+# How long a process may serve the version before a new one.
+POLL_S = 0.25
 TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
 SELECT_LOCK_HOLDER = """
 SELECT pid, application_name, (state_change, bytes_processed)::text AS activity,
@@ -53,7 +53,7 @@ FROM pg_locks JOIN pg_stat_activity USING (pid) LEFT JOIN pg_stat_progress_copy 
 WHERE locktype = 'advisory' AND granted AND classid = 0 AND objid = $1
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-BUMP_VERSION = "UPDATE version SET number = number + 1 RETURNING pg_notify($1, number::text)"
+BUMP_VERSION = "UPDATE version SET number = number + 1"
 
 
 class PostgresMarketEngine(PostgresEngine, MarketEngine):
@@ -114,7 +114,7 @@ class PostgresMarketEngine(PostgresEngine, MarketEngine):
     async def begin_write(self, *, is_durable: bool = False) -> AsyncIterator[PostgresDatabase]:
         async with super().begin_write(is_durable=is_durable) as database:
             yield database
-            await database.connection.execute(BUMP_VERSION, CHANNEL)
+            await database.connection.execute(BUMP_VERSION)
 
     def begin_test_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
         return super().begin_write()
@@ -139,7 +139,7 @@ class PostgresMarketEngine(PostgresEngine, MarketEngine):
                     raise LockTakenError(f"another process is computing on {self.name}")
                 await set_time_limit(database, COMMAND_TIMEOUT_S)
                 yield database
-                await database.connection.execute(BUMP_VERSION, CHANNEL)
+                await database.connection.execute(BUMP_VERSION)
 
     async def find_schema_faults(self) -> list[str]:
         with raise_store_errors(self.name):
@@ -196,22 +196,12 @@ class PostgresMarketEngine(PostgresEngine, MarketEngine):
 
     async def _watch_version(self) -> None:
         """Keep the version current; reconnect after a failure."""
-
-        def on_version(session: object, pid: int, channel: str, payload: object) -> None:
-            self._version = int(str(payload))
-
         while True:
             with suppress(*DATABASE_ERRORS):
                 session = await connect(self.url, self.schema)
                 try:
-                    await session.add_listener(CHANNEL, on_version)
                     while True:
-                        # Notifications can be lost with a connection, so the version is also
-                        # polled. One that came meanwhile is newer than the answer.
-                        known = self._version
-                        polled = await session.fetchval("SELECT number FROM version")
-                        if self._version == known:
-                            self._version = polled
+                        self._version = await session.fetchval("SELECT number FROM version")
                         await asyncio.sleep(POLL_S)
                 finally:
                     session.terminate()
@@ -278,8 +268,7 @@ async def find_schema_faults(url: str, schema: str, migrations: Sequence[str]) -
         await session.execute(f"CREATE SCHEMA {created_schema}")
         await session.execute(CREATE_MIGRATIONS)
         for name in migrations:
-            for statement in load_statements(name):
-                await session.execute(statement)
+            await session.execute(load_script(name))
         created = await _list_objects(session, created_schema)
         # pg_restore creates constraints from their printed definitions, and what it creates is
         # printed with other parentheses.

@@ -3,7 +3,7 @@
 No copy is made before migrating: backups are the operator's, by PostgreSQL's own tools.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import asyncpg
 from asyncpg import Connection
@@ -50,8 +50,7 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
             await connection.execute(CREATE_MIGRATIONS)
             done = await list_applied_migrations(connection, name, schema, names)
             for failing in names[len(done) :]:
-                for statement in load_statements(failing):
-                    await connection.execute(statement)
+                await connection.execute(load_script(failing))
                 await connection.execute("INSERT INTO migrations (name) VALUES ($1)", failing)
             # If the connection is lost while it commits, the outcome is unknown.
             failing = None
@@ -62,26 +61,9 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
     log_migrations(name, done, names)
 
 
-def load_statements(migration: str) -> Iterator[str]:
-    """Yield the statements of a named migration."""
-    return split_statements(read_migration("store.postgres", migration))
-
-
-def split_statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script; each ends with a semicolon at the end of a line.
-
-    Text between $$ is part of one statement, and lines that begin with -- are left out.
-    """
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        if line.startswith("--"):
-            continue
-        statement += line
-        if line.rstrip().endswith(";") and statement.count("$$") % 2 == 0:
-            yield statement
-            statement = ""
-    if statement.strip():
-        yield statement
+def load_script(migration: str) -> str:
+    """Return the script of a named migration, which a session executes as a whole."""
+    return read_migration("store.postgres", migration)
 
 
 async def list_applied_migrations(

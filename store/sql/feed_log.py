@@ -37,7 +37,7 @@ _ROW_ID = re.compile(
 _CODES: dict[str, int] = dict([*KEY_CODES.items(), *TIMEFRAME_CODES.items(), *ACTION_CODES.items()])
 _FIND_LEAF = """
 SELECT l.leaf, l.created_at, l.salt
-FROM {table} r LEFT JOIN log_leaves l ON l.created_at = r.created_at
+FROM {table} r JOIN log_leaves l ON l.created_at = r.created_at
 WHERE r.close_time = :close_time AND r.asset_id = (SELECT id FROM assets WHERE ticker = :ticker)
   AND r.indicator = :indicator AND r.timeframe = :timeframe AND r.epoch = :epoch AND {rest}
 """
@@ -47,28 +47,11 @@ _FIND_LEAF_BY_TIER = {
 }
 
 
-class UnloggedRowError(Exception):
-    """A published row has no leaf yet: no process has computed since the log was introduced."""
-
-
 class FeedLog:
     """The log over the rows of a market store; every method raises StoreError if that fails."""
 
     def __init__(self, engine: MarketEngine) -> None:
         self._engine: Final = engine
-
-    async def append_missing(self) -> int:
-        """Append leaves for all published rows that have none; return how many.
-
-        Commits after each part, so a process that is killed continues at its next start.
-        """
-        total = 0
-        while True:
-            async with self._engine.begin_compute_write() as db:
-                appended = await append_leaves(db)
-            total += appended
-            if not appended:
-                return total
 
     async def head(self, old: int = 0) -> LogHead:
         """Return the tree that is stored now, and the proof that it begins with `old` leaves.
@@ -126,21 +109,13 @@ class FeedLog:
         return await self._hash_ranges(tree.list_consistency_ranges(old, size))
 
     async def find_leaf(self, row_id: str) -> LeafRow | None:
-        """Return the leaf of a published row; None if there is no such row, or if it is pruned.
-
-        Raise UnloggedRowError if the row has no leaf yet.
-        """
+        """Return the leaf of a published row; None if there is no such row, or if it is pruned."""
         named = _ROW_ID.fullmatch(row_id)
         if named is None or (named["action"] is not None) != (named["tier"] == "alerts"):
             return None
         async with self._engine.acquire_connection() as db:
             found = await db.execute(_FIND_LEAF_BY_TIER[named["tier"]], **_encode(named))
-        if not found:
-            return None
-        leaf = LeafRow(*found[0])
-        if leaf.leaf is None:
-            raise UnloggedRowError(row_id)
-        return leaf
+        return LeafRow(*found[0]) if found else None
 
     async def start(self) -> LogStart | None:
         """Return the start of the log, None if its first leaf is that of a row."""

@@ -17,7 +17,6 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
-    suppress,
 )
 from itertools import chain
 from pathlib import Path
@@ -109,9 +108,6 @@ STATEMENT_CACHE_SIZE = 256
 # A commit with NORMAL survives a crash of the process, a commit with FULL also a power cut.
 CRASH_SAFE = "PRAGMA synchronous = NORMAL"
 POWER_SAFE = "PRAGMA synchronous = FULL"
-# SQLite checkpoints in the commit that fills the log, which can block for a disk flush (up to 0.5 s
-# was seen). The direct connection therefore never checkpoints; the writer does, in its thread.
-COUNTS_PER_CHECKPOINT = 2000
 # Pauses between attempts. A decision of another process takes less than a millisecond, so the first
 # ones only yield to the event loop; 15 ms of sleeps follow.
 RETRY_PAUSES_S = (*[0] * 50, 0.001, 0.002, 0.004, 0.008)
@@ -142,8 +138,6 @@ class SqliteEngine(MarketEngine):
         self._writer_lock = asyncio.Lock()
         self._reader_locks = {lane: asyncio.Lock() for lane in Lane}
         self._direct_lock = asyncio.Lock()
-        self._count_number = 0
-        self._checkpoint_task: asyncio.Task[None] | None = None
         self._lock_file: int | None = None
         self._is_closed = False
 
@@ -166,10 +160,7 @@ class SqliteEngine(MarketEngine):
         return engine
 
     async def close(self) -> None:
-        await self._health.close()
         self._is_closed = True
-        if self._checkpoint_task is not None:
-            await self._checkpoint_task
         self._direct.close()
         for reader in self._readers.values():
             await reader.connection.close()
@@ -240,11 +231,7 @@ class SqliteEngine(MarketEngine):
         self._guard.check_often(self._count_bytes)
         async with self._direct_lock:
             with self._health.report("count"), self._raise_store_errors():
-                found = await self._execute_directly(sql, values)
-        self._count_number += 1
-        if self._count_number % COUNTS_PER_CHECKPOINT == 0:
-            self._checkpoint_task = asyncio.create_task(self._checkpoint())
-        return found
+                return await self._execute_directly(sql, values)
 
     async def _execute_directly(self, sql: str, values: Sequence[object]) -> Sequence[sqlite3.Row]:
         """Execute a statement, again if another process is writing."""
@@ -265,12 +252,6 @@ class SqliteEngine(MarketEngine):
 
         # Now a long transaction holds the file. Only a thread may wait for that.
         return await asyncio.to_thread(wait)
-
-    async def _checkpoint(self) -> None:
-        """Copy the log into the database file, in the writer's thread as it waits for the disk."""
-        async with self._writer_lock:
-            with suppress(sqlite3.Error):
-                await self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @asynccontextmanager
     async def begin_write(self, *, is_durable: bool = False) -> AsyncIterator[SqliteDatabase]:
@@ -421,6 +402,8 @@ async def _connect(path: Path, *extra_pragmas: str) -> aiosqlite.Connection:
 
 def _connect_directly(path: Path) -> sqlite3.Connection:
     """Open a connection that never waits, neither for another writer nor for a checkpoint."""
+    # SQLite checkpoints in the commit that fills the log, which can block for a disk flush (up to
+    # 0.5 s was seen). The writer does that in its thread: each counted call is logged by it too.
     with ExitStack() as stack:
         try:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

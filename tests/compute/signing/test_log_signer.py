@@ -271,7 +271,7 @@ async def test_a_log_that_was_built_anew_is_not_signed(
 ) -> None:
     await signing_one.sign(20, 0)
     await forget_log(home)
-    await signing_one.market.feed_log.append_missing()
+    await commit_rows(signing_one.market, 20, 100)
     await assert_refused(signing_one, "the first 17 leaves are not those that were signed")
 
 

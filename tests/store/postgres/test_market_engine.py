@@ -1,6 +1,6 @@
 """A process that lost the compute lock commits nothing more; its successor continues.
 
-Features of PostgreSQL only: notified versions, and errors for wrong URLs and versions.
+Features of PostgreSQL only: polled versions, and errors for wrong URLs and versions.
 """
 
 import asyncio
@@ -262,19 +262,7 @@ async def test_a_process_without_the_lock_commits_only_while_no_process_holds_it
 STORES = {"market": open_postgres_market, "access": open_postgres_access}
 
 
-async def test_a_new_version_is_notified_at_once(
-    market: MarketStore, open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_market_engine, "POLL_S", 10 * DEADLINE_S)
-    other = await open_market()
-    await other.commit(make_batch())
-    listening = await wait_for_version(market, market.version())
-    for step in range(3):
-        await other.commit(make_full_batch(NOW, step=step))
-        listening = await wait_for_version(market, listening)
-
-
-async def test_a_version_without_notification_is_found_by_polling(
+async def test_a_new_version_is_found_by_polling_also_after_a_lost_session(
     market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "POLL_S", 0.01)
