@@ -19,7 +19,7 @@ import numpy as np
 from compute.bars import DAY_S, HOUR_S, Prices, Series, Times, find_value_faults, resample_bars
 from compute.sources import bar_judgement as judgement
 from compute.sources.bar_formats import ASSUMED_ZONE, FileRows, FormatOptions, read_rows
-from compute.sources.files import BARS_HEADER, JUMPS_HEADER, read_chunks
+from compute.sources.files import BARS_HEADER, JUMPS_HEADER, read_table
 from compute.sources.source import SourceError
 from compute.trading_sessions import Calendar, list_expected_bars
 from compute.universe import Universe
@@ -244,21 +244,21 @@ class BarImport:
 
     def _judge_asset(self, ticker: str, native: Timeframe, parts: Sequence[Bars]) -> None:
         session, path = self._universe.by_ticker[ticker].session, self._get_path(ticker, native)
-        stored = [_read_table(path, BARS_HEADER)] if path.exists() else []
+        stored = [read_table(path, BARS_HEADER)] if path.exists() else []
         times, table = map(np.concatenate, zip(*stored, *parts, strict=True))
         left_out = judgement.RejectedRows()
         opens = judgement.find_opens(session, times, native)
         times, table = self._drop_repeats(path.name, (opens, table), left_out)
         jumps_path = self._get_path(ticker, "jumps")
         listed = set(
-            _read_table(jumps_path, JUMPS_HEADER)[0].tolist() if jumps_path.exists() else ()
+            read_table(jumps_path, JUMPS_HEADER)[0].tolist() if jumps_path.exists() else ()
         )
         self._apply_splits(times, table)
         for jump in judgement.list_jumps(times, table[:, 0], table[:, 3]):
             if date.fromisoformat(jump.day) in self._options.accepted_jumps:
                 listed.add(jump.time)
-        bars = judgement.FileBars(times, [*table.T], TIMEFRAME_DURATIONS_S[native])
-        verdict = judgement.judge_bars(bars, session, native, left_out)
+        bars = judgement.FileBars(times, [*table.T], native)
+        verdict = judgement.judge_bars(bars, session, left_out)
         if verdict.wrong_times:
             raise SourceError(f"{path.name}: {verdict.wrong_times}")
         for jump in verdict.jumps:
@@ -327,13 +327,6 @@ def _join_hours(
     hours = hours.select(is_whole)
     columns = hours.open, hours.high, hours.low, hours.close, hours.volume
     return hours.open_time, np.column_stack(columns)
-
-
-def _read_table(path: Path, header: list[str]) -> Bars:
-    chunks = [(times, table) for _, times, table in read_chunks(path, header)]
-    empty = np.empty(0, dtype=np.int64), np.empty((0, len(header) - 1))
-    times, table = map(np.concatenate, zip(empty, *chunks, strict=True))
-    return times, table
 
 
 def _format_time(time: int) -> str:

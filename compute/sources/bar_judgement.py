@@ -229,10 +229,9 @@ class Verdict(NamedTuple):
     jumps: tuple[Jump, ...] = ()
 
 
-def judge_bars(
-    bars: "FileBars", session: Calendar, native: Timeframe, rejected: "RejectedRows"
-) -> Verdict:
+def judge_bars(bars: "FileBars", session: Calendar, rejected: "RejectedRows") -> Verdict:
     """Judge bars whose values can be right; reject some, and record which bars are missing."""
+    native = bars.timeframe
     if fault := describe_wrong_times(session, bars.open_time, native):
         return Verdict(fault)
     bars.open_time = find_opens(session, bars.open_time, native)
@@ -254,11 +253,12 @@ def judge_bars(
 class FileBars:
     """The bars of one file as columns, oldest first; closes are computed to save memory."""
 
-    def __init__(self, open_time: Times, columns: Sequence[Prices], period_s: int) -> None:
+    def __init__(self, open_time: Times, columns: Sequence[Prices], timeframe: Timeframe) -> None:
         """Take the columns open, high, low, close and volume."""
         self.open_time = open_time
         self.columns: Final = list(columns)
-        self.period_s: Final = period_s
+        self.timeframe: Final = timeframe
+        self.period_s: Final = TIMEFRAME_DURATIONS_S[timeframe]
         self.missing = open_time[:0]
 
     def sort(self) -> None:

@@ -10,6 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from math import inf
 from pathlib import Path
 from shlex import quote
@@ -33,7 +34,7 @@ from compute.sources import bar_judgement as judgement
 from compute.sources.source import FetchResult, Source, SourceError
 from compute.trading_sessions import Calendar, find_next_close
 from compute.universe import Universe
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe, format_instant
+from schemas.vocabulary import SourceKind, Timeframe, format_instant
 
 BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]
 FUNDING_HEADER = ["ts", "funding_rate"]
@@ -44,6 +45,8 @@ EXPECTED_NAMES = (
 _NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding|jumps)(?i:\.csv(?:\.gz)?)")
 _LIKE_BARS = re.compile(r"\.csv|_(\d+[mhdw]|funding|jumps)(\.|$)", re.IGNORECASE)
 _OF_EDITOR = re.compile(r"[.#~].*|.*(~|#|\.sw[a-p])")
+# How `surrogateescape` reads bytes that are no UTF-8.
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
 MAX_TIME_DIGITS = len(str(MAX_TIME_S))
 # Cells as text take some ten times the memory of columns, so few rows are held as text at a time.
 CHUNK_CHARS = 1 << 18
@@ -74,19 +77,17 @@ class FilesSource(Source):
         self.doubts: list[str] = []
         self._universe = universe
         self._bars: dict[str, judgement.FileBars] = {}
-        self._native_timeframes: dict[str, Timeframe] = {}
         self._funding: dict[str, Funding] = {}
         self._files = self._list_files(universe)
         for (ticker, what), path in self._files.items():
             if what == "funding":
                 self._funding[ticker] = self._read_funding(path)
-            elif what in ("1h", "1d"):
-                self._native_timeframes[ticker] = "1h" if what == "1h" else "1d"
-                self._bars[ticker] = self._read_bars(path, ticker)
+            elif what != "jumps":
+                self._bars[ticker] = self._read_bars(path, ticker, "1h" if what == "1h" else "1d")
         if not any(len(bars.open_time) for bars in self._bars.values()):
             raise SourceError(f"{folder}: holds no bars; expected files such as BTC_1h.csv")
-        counts = {ticker: len(bars.missing) for ticker, bars in self._bars.items()}
-        if holes := ", ".join(f"{ticker} {count}" for ticker, count in counts.items() if count):
+        counts = [(ticker, len(bars.missing)) for ticker, bars in self._bars.items()]
+        if holes := ", ".join(f"{ticker} {number}" for ticker, number in counts if number):
             self.doubts.append(f"bars missing inside the files: {holes}")
         for doubt in self.doubts:
             structlog.get_logger().warning("files_doubtful", doubt=doubt)
@@ -114,14 +115,13 @@ class FilesSource(Source):
 
     def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return 1h, or 1d if the folder has only a daily file; None if it has neither."""
-        return self._native_timeframes.get(ticker)
+        bars = self._bars.get(ticker)
+        return None if bars is None else bars.timeframe
 
     def has_off_hour_bars(self, ticker: str) -> bool:
         """Return whether a recorded bar opens off the hour, or a daily one off 00:00 UTC."""
-        native = self._native_timeframes.get(ticker)
-        if native is None:
-            return False
-        return bool((self._bars[ticker].open_time % TIMEFRAME_DURATIONS_S[native] != 0).any())
+        bars = self._bars.get(ticker)
+        return bars is not None and bool((bars.open_time % bars.period_s != 0).any())
 
     def get_end(self, ticker: str) -> int | None:
         """Return the close of the asset's last bar, None if the folder has no bar of it."""
@@ -143,7 +143,7 @@ class FilesSource(Source):
         no longer bar is built without it.
         """
         bars, watermark = self._bars[ticker], until
-        if self._native_timeframes[ticker] == "1h" and len(bars.open_time):
+        if bars.timeframe == "1h" and len(bars.open_time):
             hour = int(bars.open_time[-1]) // HOUR_S * HOUR_S
             end = find_next_close(self._universe.by_ticker[ticker].session, hour + HOUR_S) - 1
             watermark = max(after, min(until, max(end, bars.find_last_close() or 0)))
@@ -190,12 +190,11 @@ class FilesSource(Source):
             )
         return files
 
-    def _read_bars(self, path: Path, ticker: str) -> judgement.FileBars:
+    def _read_bars(self, path: Path, ticker: str, native: Timeframe) -> judgement.FileBars:
         """Read the accepted bars of a file into columns, oldest first."""
-        native, session = self._native_timeframes[ticker], self._universe.by_ticker[ticker].session
-        rejected = judgement.RejectedRows()
-        bars = self._read_columns(path, TIMEFRAME_DURATIONS_S[native], rejected)
-        verdict = judgement.judge_bars(bars, session, native, rejected)
+        session, rejected = self._universe.by_ticker[ticker].session, judgement.RejectedRows()
+        bars = self._read_columns(path, native, rejected)
+        verdict = judgement.judge_bars(bars, session, rejected)
         if verdict.wrong_times:
             option = " --stamp close" if "at their close" in verdict.wrong_times else ""
             raise SourceError(f"{path}: {verdict.wrong_times}{_suggest_import(path, option)}")
@@ -206,18 +205,17 @@ class FilesSource(Source):
             )
         if verdict.conflict_at is not None:
             self._refuse_conflict(path, BARS_HEADER, verdict.conflict_at, session, native)
-        self._check_jumps(path, ticker, verdict.jumps)
+        self._check_jumps(path, ticker, native, verdict.jumps)
         self._report_rejected_rows(path, rejected)
         return bars
 
     def _read_columns(
-        self, path: Path, period_s: int, rejected: judgement.RejectedRows
+        self, path: Path, native: Timeframe, rejected: judgement.RejectedRows
     ) -> judgement.FileBars:
         """Read the bars of a file whose values can be right, oldest first."""
         # Arrays grow in place. Ten million bars take 480 MB; lists of parsed rows took 4.1 GB.
         times, columns = array("q"), [array("d") for _ in BARS_HEADER[1:]]
-        chunks = read_chunks(path, BARS_HEADER, rejected.unreadable)
-        for _, open_time, table in chunks:
+        for _, open_time, table in read_chunks(path, BARS_HEADER, rejected.unreadable):
             volumes = table[:, 4].copy()
             table[judgement.mark_without_volume(volumes), 4] = 0
             faults = find_value_faults(open_time, table)
@@ -228,7 +226,7 @@ class FilesSource(Source):
         bars = judgement.FileBars(
             np.frombuffer(times, dtype=np.int64),
             [np.frombuffer(column, dtype=np.float64) for column in columns],
-            period_s,
+            native,
         )
         bars.reject(rejected, judgement.find_volume_faults(bars.columns[4]))
         if judgement.mark_without_volume(bars.columns[4]).any():
@@ -258,12 +256,12 @@ class FilesSource(Source):
             + (_suggest_import(path, " --repeated last") if header == BARS_HEADER else "")
         )
 
-    def _check_jumps(self, path: Path, ticker: str, found: Sequence[judgement.Jump]) -> None:
+    def _check_jumps(
+        self, path: Path, ticker: str, native: Timeframe, found: Sequence[judgement.Jump]
+    ) -> None:
         """Refuse hourly prices that jump as at a split, unless listed; daily ones are a doubt."""
-        accepted: set[int] = set()
-        if listed := self._files.get((ticker, "jumps")):
-            for _, times, _ in read_chunks(listed, JUMPS_HEADER):
-                accepted.update(times.tolist())
+        listed = self._files.get((ticker, "jumps"))
+        accepted = [] if listed is None else read_table(listed, JUMPS_HEADER)[0].tolist()
         jumps = [jump for jump in found if jump.time not in accepted]
         if not jumps:
             return
@@ -274,20 +272,16 @@ class FilesSource(Source):
         )
         # An hourly bar opens where the one before closed, but for a night or a halt. Over the days
         # of an old daily file the market itself may have moved so.
-        if self._native_timeframes[ticker] == "1h":
+        if native == "1h":
             raise SourceError(text + _suggest_import(path, f" --split {jumps[0].split_option}"))
         self.doubts.append(text)
 
     def _read_funding(self, path: Path) -> Funding:
         rejected = judgement.RejectedRows()
         rates: dict[int, float] = {}
-        chunks = read_chunks(path, FUNDING_HEADER, rejected.unreadable)
-        read = [
-            pair
-            for _, settled_at, table in chunks
-            for pair in zip(settled_at.tolist(), table[:, 0].tolist(), strict=True)
-        ]
-        for settled_at, rate in sorted(read, key=lambda row: row[0]):
+        times, table = read_table(path, FUNDING_HEADER, rejected.unreadable)
+        order = np.argsort(times, kind="stable")
+        for settled_at, rate in zip(times[order].tolist(), table[order, 0].tolist(), strict=True):
             if judgement.MAX_FUNDING_RATE < abs(rate) < inf:
                 raise SourceError(
                     f"{path}: the settlement with ts {settled_at} has a rate of {rate!r}, which is "
@@ -311,11 +305,11 @@ class FilesSource(Source):
             row, fault = next(iter(unreadable.items()))
             rejected.counts[f"row cannot be read, as row {row}: {fault}"] += len(unreadable)
         self.rejected_counts += rejected.counts
-        for reason, count in rejected.counts.items():
+        for reason, rows in rejected.counts.items():
             structlog.get_logger().warning(
                 "row_rejected",
                 file=path.name,
-                rows=count,
+                rows=rows,
                 first_ts=rejected.first_times.get(reason),
                 reason=reason,
             )
@@ -326,36 +320,12 @@ def _suggest_import(path: Path, options: str) -> str:
     return f"; or convert it: signals import {quote(str(path))} --to DIR{options}"
 
 
-class _LimitedReader(io.RawIOBase):
-    """Reads unpacked content; ValueError as soon as a line or the whole exceeds its limit."""
-
-    def __init__(self, content: BinaryIO) -> None:
-        self._content = content
-        self._line_bytes = self._file_bytes = 0
-
-    def readable(self) -> bool:
-        """Return true, as the text layer asks."""
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Read at most as many bytes as a line may have, so that no longer line lies within."""
-        block = self._content.read(min(size, MAX_LINE_BYTES))
-        ends = block.replace(b"\r", b"\n")
-        first, last = ends.find(b"\n"), ends.rfind(b"\n")
-        begun = self._line_bytes + (len(block) if first < 0 else first)
-        self._line_bytes = begun if first < 0 else len(block) - last - 1
-        self._file_bytes += len(block)
-        if begun > MAX_LINE_BYTES:
-            raise ValueError(
-                f"has a line of more than {MAX_LINE_BYTES:,} bytes, which no row of bars "
-                "has; replace the file, or remove it"
-            )
-        if self._file_bytes > MAX_FILE_BYTES:
-            raise ValueError(
-                f"has more than {MAX_FILE_BYTES:,} bytes, unpacked; shorten it to the bars "
-                "that you need, or remove it"
-            )
-        return block
+def read_table(
+    path: Path, header: list[str], unreadable: dict[int, str] | None = None
+) -> tuple[Times, Prices]:
+    """Return the times and the other columns of all rows that `read_chunks` yields."""
+    _, times, table = map(np.concatenate, zip(*read_chunks(path, header, unreadable), strict=True))
+    return times, table
 
 
 def read_chunks(
@@ -371,34 +341,23 @@ def read_chunks(
     unreadable = {} if unreadable is None else unreadable
     help_text = _suggest_import(path, "") if header == BARS_HEADER else ""
     try:
-        # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
-        with (
-            _open_binary(path) as stream,
-            _LimitedReader(stream) as limited,
-            io.TextIOWrapper(cast(BinaryIO, limited), "utf-8-sig", newline="") as lines,
-        ):
-            row = 1
-            try:
-                reader = csv.reader([lines.readline()], strict=True)
-                if next(reader) != header:
-                    fault = f"row 1: the header must be {','.join(header)}"
-                    raise ValueError(fault + help_text)
-                row = 2
-                # Only lines are counted, so a row within quotes ends with its chunk.
-                while chunk := lines.readlines(CHUNK_CHARS):
-                    reader = csv.reader(chunk, strict=True)
-                    rows = list(enumerate(reader, row))
-                    row += len(rows)
-                    yield _parse_chunk(rows, len(header), unreadable)
-                    if len(unreadable) > MAX_UNREADABLE_ROWS:
-                        break
-                if len(unreadable) > min(MAX_UNREADABLE_ROWS, row // ROWS_PER_UNREADABLE):
-                    number, fault = next(iter(unreadable.items()))
-                    raise ValueError(f"row {number}: {fault}{help_text}")
-            except csv.Error as error:
-                raise ValueError(f"row {row + reader.line_num - 1}: {error}") from None
-            except UnicodeDecodeError:
-                raise ValueError(f"row {_find_bad_row(path)}: not UTF-8 text") from None
+        with _open_binary(path) as content:
+            lines = _read_lines(content)
+            if _parse_csv([next(lines, "")], 1) != [(1, header)]:
+                raise ValueError(f"row 1: the header must be {','.join(header)}{help_text}")
+            # A file without rows has a table too.
+            yield _parse_rows([], len(header))
+            row = 2
+            # Only lines are counted, so a row within quotes ends with its chunk.
+            while chunk := _take_chunk(lines):
+                rows = _parse_csv(chunk, row)
+                row += len(rows)
+                yield _parse_chunk(rows, len(header), unreadable)
+                if len(unreadable) > MAX_UNREADABLE_ROWS:
+                    break
+            if len(unreadable) > min(MAX_UNREADABLE_ROWS, row // ROWS_PER_UNREADABLE):
+                number, fault = next(iter(unreadable.items()))
+                raise ValueError(f"row {number}: {fault}{help_text}")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(f"{path}: not a complete gzip file: {error}") from None
     except ValueError as error:
@@ -407,17 +366,50 @@ def read_chunks(
         raise SourceError(f"{path}: {error.strerror}") from None
 
 
-def _find_bad_row(path: Path) -> int:
-    """Return the first row that is not UTF-8; the reader decodes many at once."""
-    row = 1
-    with _open_binary(path) as stream:
-        while line := stream.readline(MAX_LINE_BYTES):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return row
-            row += line.endswith(b"\n")
-    raise ValueError(CHANGED)
+def _read_lines(content: BinaryIO) -> Iterator[str]:
+    """Yield the lines of a text; ValueError as soon as one, or the whole, exceeds its limit."""
+    # `utf-8-sig`, because spreadsheets put a byte-order mark before the header.
+    lines = io.TextIOWrapper(content, "utf-8-sig", "surrogateescape", newline="")
+    size = 0
+    for row in count(1):
+        # With the two characters of its end.
+        line = lines.readline(MAX_LINE_BYTES + 2)
+        size += len(line)
+        if not line:
+            return
+        if len(line.rstrip("\r\n")) > MAX_LINE_BYTES:
+            raise ValueError(
+                f"has a line of more than {MAX_LINE_BYTES:,} bytes, which no row of bars "
+                "has; replace the file, or remove it"
+            )
+        if size > MAX_FILE_BYTES:
+            raise ValueError(
+                f"has more than {MAX_FILE_BYTES:,} bytes, unpacked; shorten it to the bars "
+                "that you need, or remove it"
+            )
+        if not line.isascii() and _NO_UTF8.search(line):
+            raise ValueError(f"row {row}: not UTF-8 text")
+        yield line
+
+
+def _take_chunk(lines: Iterator[str]) -> list[str]:
+    chunk: list[str] = []
+    size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line)
+        if size > CHUNK_CHARS:
+            break
+    return chunk
+
+
+def _parse_csv(lines: Sequence[str], first: int) -> list[tuple[int, list[str]]]:
+    """Return the rows of some lines with their numbers, from `first` on."""
+    reader = csv.reader(lines, strict=True)
+    try:
+        return list(enumerate(reader, first))
+    except csv.Error as error:
+        raise ValueError(f"row {first + reader.line_num - 1}: {error}") from None
 
 
 @contextmanager
