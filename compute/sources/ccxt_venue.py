@@ -4,10 +4,9 @@ import asyncio
 import json
 import ssl
 import sys
-from collections import Counter
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
@@ -40,20 +39,12 @@ def _import_ccxt() -> Any:
             spec = find_spec(package)
             if spec is None:
                 raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-            sys.modules[package] = module = module_from_spec(spec)
-            vars(module)["__getattr__"] = partial(_import_attribute, package)
+            sys.modules[package] = module_from_spec(spec)
+    # Exchanges import these from the package.
+    for part in ("errors", "exchange"):
+        module = import_module(f"ccxt.base.{part}")
+        vars(sys.modules["ccxt"]).update({name: vars(module)[name] for name in module.__all__})
     return sys.modules["ccxt"]
-
-
-def _import_attribute(package: str, name: str) -> Any:
-    for module in (
-        "ccxt.base.errors",
-        "ccxt.base.decimal_to_precision",
-        f"{package}.base.exchange",
-    ):
-        if hasattr(found := import_module(module), name):
-            return getattr(found, name)
-    raise AttributeError(f"{package} has no {name}")
 
 
 ccxt: Final = _import_ccxt()
@@ -64,33 +55,6 @@ def import_exchange(name: str) -> Any:
     with suppress(ModuleNotFoundError):
         return getattr(import_module(f"ccxt.async_support.{name}"), name, None)
     return None
-
-
-# An entry needs the texts that all entries have but one in twenty, or one.
-_ODD_SHARE: Final = 20
-
-
-def drop_odd_entries(answer: Any) -> Any:
-    """Return a venue's answer without the entries that lack texts which nearly all others have.
-
-    A list is an array or an object, most of whose values are objects.
-    """
-    if not isinstance(answer, dict | list):
-        return answer
-    items = list(answer.items() if isinstance(answer, dict) else enumerate(answer))
-    entries = [value for _, value in items if isinstance(value, dict)]
-    if len(entries) < 2 or 2 * len(entries) <= len(items):
-        kept = [(key, drop_odd_entries(value)) for key, value in items]
-    else:
-        texts = Counter(name for entry in entries for name in entry if _has_text(entry, name))
-        least = len(items) - max(1, len(items) // _ODD_SHARE)
-        usual = [name for name, count in texts.items() if count >= least]
-        kept = [(key, entry) for key, entry in items if all(_has_text(entry, n) for n in usual)]
-    return dict(kept) if isinstance(answer, dict) else [value for _, value in kept]
-
-
-def _has_text(entry: Any, name: str) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get(name), str)
 
 
 DAY_MS: Final = 1000 * DAY_S
@@ -287,7 +251,7 @@ class CcxtVenue:
             if self._listed_at is not None and 0 <= self._clock() - self._listed_at < max_age_ms:
                 return
             try:
-                markets = await self._await_response(self._load_markets())
+                markets = await self._await_response(self._exchange.load_markets(reload=True))
             except VenueError:
                 if self._listed_at is None:
                     raise
@@ -296,9 +260,10 @@ class CcxtVenue:
                 return
             # Only the wanted markets are kept: a venue's whole list takes megabytes, and seconds
             # at every start.
-            self._set_markets(
+            self._exchange.set_markets(
                 {symbol: markets[symbol] for symbol in self._symbols & markets.keys()}
             )
+            self._listed_at = self._clock()
             cached = {
                 "ccxt": metadata.version("ccxt"),
                 "listed_at": self._listed_at,
@@ -309,36 +274,17 @@ class CcxtVenue:
                 self._cache_path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache_path.write_text(json.dumps(cached))
 
-    async def _load_markets(self) -> Any:
-        """Fetch the list; if ccxt cannot parse it, fetch it without the entries at fault."""
-        exchange = self._exchange
-        try:
-            return await exchange.load_markets(reload=True)
-        except ccxt.BaseError:
-            raise
-        except Exception:
-            parse_json = exchange.on_json_response
-            exchange.on_json_response = lambda body: drop_odd_entries(parse_json(body))
-            try:
-                return await exchange.load_markets(reload=True)
-            finally:
-                exchange.on_json_response = parse_json
-
     def _load_cached_markets(self) -> None:
         # Any failure: a file that cannot be used, perhaps of another version, counts as none.
         with suppress(Exception):
             cached = json.loads(self._cache_path.read_text())
+            markets, listed_at = cached["markets"], int(cached["listed_at"])
+            is_ours = all(one["symbol"] == name for name, one in markets.items())
             # A list that was filtered by other symbols cannot say that a new one is missing.
-            if cached["ccxt"] == metadata.version("ccxt") and self._symbols <= set(
-                cached["wanted"]
-            ):
-                if not all(one["symbol"] == name for name, one in cached["markets"].items()):
-                    raise ValueError("markets under other names")
-                self._set_markets(cached["markets"], int(cached["listed_at"]))
-
-    def _set_markets(self, markets: dict[str, Any], listed_at: int | None = None) -> None:
-        self._exchange.set_markets(markets)
-        self._listed_at = self._clock() if listed_at is None else listed_at
+            has_all = self._symbols <= set(cached["wanted"])
+            if is_ours and has_all and cached["ccxt"] == metadata.version("ccxt"):
+                self._exchange.set_markets(markets)
+                self._listed_at = listed_at
 
     async def _await_response(self, call: Awaitable[Any], symbol: str = "it") -> Any:
         """Return the result of a ccxt call; turn any of its failures into VenueError."""

@@ -14,43 +14,18 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compute.bars import DAY_S, HOUR_S, RawBar, Series, find_settlement_fault, validate_bars
 from compute.sources.alpaca import AlpacaVenue
-from compute.sources.ccxt_venue import REFUSED_AFTER_MS, CcxtVenue, drop_odd_entries
+from compute.sources.ccxt_venue import REFUSED_AFTER_MS, CcxtVenue
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import VenueOptions
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.dialects import Okx
 from tests.doubles.venues.market import HOUR, Market, halve_bars, make_bar, make_market
 from tests.doubles.venues.server import VenuesDouble
-from tests.doubles.venues.venue import RECORDED, VenueDouble
+from tests.doubles.venues.venue import RECORDED, FailureKind, VenueDouble
 from tests.support.live_service import load_venue_options
 from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("live")
-
-
-A, B, C = ({"id": name, "base": name, "rank": 1} for name in "ABC")
-
-
-@pytest.mark.parametrize("odd", [None, 1, "x", [], {}, {"id": None, "base": "D"}, {"id": "D"}])
-@pytest.mark.parametrize("place", [0, 1, 3])
-def test_an_entry_without_the_texts_of_the_others_is_dropped(odd: Any, place: int) -> None:
-    entries = [A, B, C]
-    entries.insert(place, odd)
-    assert drop_odd_entries({"time": 1, "symbols": entries}) == {"time": 1, "symbols": [A, B, C]}
-    named = {str(number): entry for number, entry in enumerate(entries)}
-    assert list(drop_odd_entries({"result": named})["result"].values()) == [A, B, C]
-
-
-@pytest.mark.parametrize(
-    "answer", [None, 1, "x", [], {}, [[1, 2], [3]], {"a": {"b": 1}}, {"symbols": [A, B, C]}]
-)
-def test_an_answer_without_odd_entries_stays_as_it_is(answer: Any) -> None:
-    assert drop_odd_entries(answer) == answer
-
-
-def test_an_entry_may_lack_what_others_lack_too() -> None:
-    entries = [A, B, C, {**A, "note": "x"}, {"id": "D", "base": "D"}]
-    assert drop_odd_entries(entries) == entries
 
 
 # A market with bars, and one that also has funding if the venue has perpetuals.
@@ -243,13 +218,20 @@ async def test_the_list_of_hyperliquid_goes_at_once_and_its_bars_at_their_pace(
     assert bucket["refillRate"] * 60_000 / 4 * 20 <= 1200
 
 
-async def test_an_old_list_serves_while_the_venue_does_not_answer(
-    binance: VenueDouble, opened: Open, clock: ManualClock
+@pytest.mark.parametrize("kind", ["unavailable", "garbled"])
+async def test_an_old_list_serves_while_the_venue_has_none_that_can_be_read(
+    binance: VenueDouble, opened: Open, clock: ManualClock, kind: FailureKind
 ) -> None:
-    assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+    client = opened("binance")
+    assert await client.fetch_symbols() == {"BTC/USDT"}
     clock.now += DAY_S * 1000
-    binance.add_failure("unavailable", path="exchangeInfo", times=None)
-    assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+    binance.add_failure(
+        kind, path="exchangeInfo", times=None, garble=lambda body: {"symbols": [None]}
+    )
+    for each in (client, opened("binance")):
+        assert await each.fetch_symbols() == {"BTC/USDT"}
+    with pytest.raises(VenueError, match=r"^binance (answered HTTP 503|gave an unreadable answer)"):
+        await opened("binance", folder=Path("/dev/null")).fetch_symbols()
 
 
 @pytest.mark.prove
@@ -548,41 +530,6 @@ async def test_a_market_without_a_state_is_listed(binance: VenueDouble, opened: 
         assert await client.fetch_symbols() == {"BTC/USDT"}
     del market["active"]
     assert await client.fetch_symbols() == {"BTC/USDT"}
-
-
-@every
-async def test_a_bad_entry_in_the_list_of_markets_costs_only_that_market(
-    double: VenuesDouble, opened: Open, name: str
-) -> None:
-    venue, symbol = double.get_venue(name), SYMBOLS[name][0]
-    others = [symbol.replace("BTC", coin) for coin in ("DOGE", "ETH", "SOL")]
-    for one in (symbol, *others):
-        venue.add_listing(one, make_market())
-    for bad in (None, {}, [], "x", {"symbol": 1, "name": 2}):
-        venue.clear_failures()
-        venue.add_failure(
-            "garbled", times=None, garble=lambda body, bad=bad: spoil_entry(body, bad)
-        )
-        found = await opened(name, *others, folder=Path("/dev/null")).fetch_symbols()
-        assert len(found) == 3, bad
-        assert found < {symbol, *others}, bad
-
-
-def spoil_entry(answer: Any, bad: Any) -> Any:
-    """Replace the first entry of the list of markets in an answer."""
-    if isinstance(answer, list) and len(answer) == 4:
-        return [bad, *answer[1:]]
-    if isinstance(answer, list):
-        return [spoil_entry(inner, bad) for inner in answer]
-    if isinstance(answer, dict) and len(answer) == 4 and all(map(is_market, answer.values())):
-        return answer | {next(iter(answer)): bad}
-    if isinstance(answer, dict):
-        return {key: spoil_entry(inner, bad) for key, inner in answer.items()}
-    return answer
-
-
-def is_market(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) > 4
 
 
 NUMBERS = st.sampled_from(
