@@ -54,7 +54,6 @@ CHUNK_CHARS = 1 << 18
 ROWS_PER_UNREADABLE, MAX_UNREADABLE_ROWS = 1000, 100
 MAX_LINE_BYTES = 1_000_000
 MAX_FILE_BYTES = 4_000_000_000
-CHANGED = "changed while it was read; start again when it is complete"
 
 
 class FilesSource(Source):
@@ -428,7 +427,7 @@ def _open_binary(path: Path) -> Iterator[BinaryIO]:
             yield cast(BinaryIO, content)
         after = os.fstat(descriptor)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise ValueError(CHANGED)
+            raise ValueError("changed while it was read; start again when it is complete")
     finally:
         os.close(descriptor)
 

@@ -156,8 +156,7 @@ class LiveSource(Source):
         self._load_sources: Final = load_sources
         self._sources: Mapping[str, str] = {}
         self._listings: dict[str, Listing] = {}
-        self._refusing_venues: set[str] = set()
-        self._silent_venues: set[str] = set()
+        self._statuses: dict[str, VenueStatus] = {}
         self._chosen_at = clock()
         self._needs_choice = False
         self._logged_rejections: Final = set[tuple[str, str, str]]()
@@ -175,9 +174,7 @@ class LiveSource(Source):
         self._sources = await self._load_sources()
         names = list(self._venues)
         found = await asyncio.gather(*(self._fetch_status(self._venues[name]) for name in names))
-        statuses = dict(zip(names, found, strict=True))
-        self._refusing_venues = {name for name in names if statuses[name].is_refusing}
-        self._silent_venues = {name for name in names if statuses[name].error is not None}
+        self._statuses = statuses = dict(zip(names, found, strict=True))
         now = self._clock() // 1000
         self._listings = {
             asset.ticker: listing
@@ -192,7 +189,8 @@ class LiveSource(Source):
 
         After a change, open another pipeline: it publishes the coverage and loads the state.
         """
-        is_incomplete = bool(self._refusing_venues) or len(self._listings) < len(self._assets)
+        is_refused = any(status.is_refusing for status in self._statuses.values())
+        is_incomplete = is_refused or len(self._listings) < len(self._assets)
         is_old = self._clock() - self._chosen_at >= CHOICE_INTERVAL_MS
         if not (self._needs_choice or (is_incomplete and is_old)):
             return False
@@ -224,7 +222,8 @@ class LiveSource(Source):
     def get_answering_venue(self, ticker: str) -> str | None:
         """Return the venue of the asset's bars, None if it did not answer when it was chosen."""
         listing = self._listings.get(ticker)
-        return listing.venue if listing and listing.venue not in self._silent_venues else None
+        has_answered = listing is not None and self._statuses[listing.venue].error is None
+        return listing.venue if listing and has_answered else None
 
     def get_delay_s(self, ticker: str) -> int:
         """Return the delay of an asset's venue."""
@@ -293,7 +292,7 @@ class LiveSource(Source):
             self._needs_choice |= (
                 self.late_reasons.get(ticker) != error.reason
                 if isinstance(error, UnknownSymbolError)
-                else error.is_permanent and venue.name not in self._refusing_venues
+                else error.is_permanent and not self._statuses[venue.name].is_refusing
             )
             self._record_late_reason(ticker, error.reason)
             return FetchResult(NO_BARS, NO_FUNDING, after, has_failed=True)

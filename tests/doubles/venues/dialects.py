@@ -119,9 +119,7 @@ class Bybit(Dialect):
                 rows = [s.fill(self.contract if s.settle else self.pair) for s in here]
                 result = result | {"list": rows if is_requested else [], "nextPageCursor": ""}
             case "v5/market/kline":
-                market = self.find_listing(venue, request).market
-                if request.query.get("interval") != "60":
-                    raise self.refuse("invalid_request")
+                market = self.find_market(venue, request, interval="60")
                 is_newest = "start" not in request.query or "end" in request.query
                 window, limit = request.get_window("start", "end"), request.get_limit(200, 1000)
                 bars = market.get_page(venue.now, *window, limit, is_newest=is_newest)
@@ -180,9 +178,7 @@ class Okx(Dialect):
     def _answer_candles(
         self, venue: VenueDouble, request: VenueRequest, oldest: int, most: int
     ) -> Rows:
-        market = self.find_listing(venue, request).market
-        if request.query.get("bar") != "1H":
-            raise self.refuse("invalid_request")
+        market = self.find_market(venue, request, bar="1H")
         first, last = self._parse_window(request)
         limit = request.get_limit(100, most)
         bars = market.get_page(venue.now, max(first, oldest), last, limit, is_newest=True)
@@ -253,9 +249,7 @@ class Kraken(Dialect):
         return {**self.pair, **names, **dict(zip(("base", "quote"), codes, strict=True))}
 
     def _answer_ohlc(self, venue: VenueDouble, request: VenueRequest) -> Any:
-        market = self.find_listing(venue, request).market
-        if request.query.get("interval") != "60":
-            raise self.refuse("invalid_request")
+        market = self.find_market(venue, request, interval="60")
         kept = market.get_page(venue.now, 0, EVER, 720, is_newest=True)
         since, begun = request.get_integer("since", 0), venue.now - HOUR_S
         rows = []
@@ -467,9 +461,7 @@ class Kucoin(Dialect):
         return {"code": "200000", "data": data}
 
     def _answer_candles(self, venue: VenueDouble, request: VenueRequest) -> Rows:
-        market = self.find_listing(venue, request).market
-        if request.query.get("type") != "1hour":
-            raise self.refuse("invalid_request")
+        market = self.find_market(venue, request, type="1hour")
         first, last = request.get_integer("startAt", 0), request.get_integer("endAt", 0)
         rows = []
         for bar in market.get_page(venue.now, first, last, 1500, is_newest=True)[::-1]:

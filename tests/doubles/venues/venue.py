@@ -167,6 +167,19 @@ class Dialect:
             raise self.refuse("unknown_symbol")
         return listing
 
+    def find_market(
+        self,
+        venue: "VenueDouble",
+        request: VenueRequest,
+        kind: str = "invalid_request",
+        **asked: str,
+    ) -> Market:
+        """Return the market that a request names; refuse one with other parameters than asked."""
+        listing = self.find_listing(venue, request)
+        if not asked.items() <= request.query.items():
+            raise self.refuse(kind)
+        return listing.market
+
     def list_settlements(
         self,
         venue: "VenueDouble",
