@@ -17,7 +17,7 @@ from compute.indicators.registry import INDICATORS
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
 from compute.sources.source import NotReadyError, Source
-from compute.universe import load_universe
+from compute.universe import Universe, load_universe
 from schemas.result import SIMULATED_NOTE
 from schemas.vocabulary import Clock, format_instant
 from service.commands.console import (
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
     # Takes runs, batches, checkpoints and failures.
     RunObserver = Metrics | ParentReporter
+
+BuildLoop = Callable[..., HourlyLoop]
 
 PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
 # An error in this time ends the command. Later errors are logged, and the hourly loop retries.
@@ -194,41 +196,38 @@ async def run_compute(
 ) -> None:
     """Catch up, then run every hour until cancelled, or until a recording is complete.
 
-    `on_open` is called when the source is opened, and `on_ready` when the catch-up is done or goes
-    on in the background.
+    `on_open` is called when the source is open, `on_ready` when the catch-up is done or goes on in
+    the background.
     """
     universe = load_universe(settings.universe)
     open_executor = await find_executor(settings.dask_scheduler)
     failures = FailureLog()
-    source: Source | None = None
     async with (
         open_log_signer(settings, market, clock, observer.on_checkpoint) as signer,
         AsyncExitStack() as stack,
     ):
         # After a takeover the store may name another origin or venue, so the source is reopened.
-        async def reopen_source() -> OpenPipeline:
-            nonlocal source
+        async def reopen_source() -> tuple[Source, OpenPipeline, BuildLoop]:
             await stack.aclose()
             source = await stack.enter_async_context(open_source(settings, universe, market, clock))
-            return partial(
+            open_pipeline = partial(
                 HourlyPipeline.open,
-                market,
-                source,
-                universe,
-                INDICATORS,
-                clock,
-                open_executor,
-                observer.on_commit,
-                signer.sign,
+                *(market, source, universe, INDICATORS, clock, open_executor),
+                *(observer.on_commit, signer.sign),
                 believes_clock=settings.believe_clock,
             )
+            build_loop = partial(
+                HourlyLoop,
+                *(open_pipeline, market, clock, asyncio.sleep),
+                on_run=observer.on_run,
+                on_failing=observer.on_failing,
+                has_source_moved=source.has_moved if isinstance(source, LiveSource) else None,
+                failures=failures,
+            )
+            return source, open_pipeline, build_loop
 
-        open_pipeline = await reopen_source()
-        if settings.source == SimulatedSource.kind:
-            echo(f"{SIMULATED_NOTE} For real prices: make live.")
-        elif isinstance(source, LiveSource):
-            found = [source.get_answering_venue(one.ticker) for one in universe.tracked_assets]
-            echo(f"Live market data: {describe_venues(found)}.")
+        source, open_pipeline, build_loop = await reopen_source()
+        _announce_source(source, universe)
         catch_up = None
         try:
             pipeline = await open_pipeline()
@@ -236,33 +235,12 @@ async def run_compute(
             echo(f"Standing by to take over when the other process stops: {error}.")
         else:
             catch_up = CatchUp(
-                pipeline,
-                market,
-                clock,
-                failures,
-                observer.on_failing,
-                is_long=settings.source == LiveSource.name,
+                *(pipeline, market, clock, failures, observer.on_failing),
+                is_long=isinstance(source, LiveSource),
             )
         on_open()
-
-        async def has_source_moved() -> bool:
-            return isinstance(source, LiveSource) and await source.has_moved()
-
-        def create_loop(open_pipeline: OpenPipeline, pipeline: HourlyPipeline | None) -> HourlyLoop:
-            return HourlyLoop(
-                open_pipeline,
-                market,
-                clock,
-                asyncio.sleep,
-                pipeline=pipeline,
-                on_run=observer.on_run,
-                on_failing=observer.on_failing,
-                has_source_moved=has_source_moved,
-                failures=failures,
-            )
-
         async with run_in_background(
-            _run_pipeline(catch_up, open_pipeline, reopen_source, market, create_loop, failures)
+            _run_pipeline(catch_up, build_loop, reopen_source, market, failures)
         ) as running:
             if catch_up is not None:
                 await catch_up.wait_until_ready(open_bar)
@@ -270,32 +248,39 @@ async def run_compute(
             await asyncio.shield(running)
 
 
+def _announce_source(source: Source, universe: Universe) -> None:
+    if isinstance(source, SimulatedSource):
+        echo(f"{SIMULATED_NOTE} For real prices: make live.")
+    elif isinstance(source, LiveSource):
+        found = [source.get_answering_venue(one.ticker) for one in universe.tracked_assets]
+        echo(f"Live market data: {describe_venues(found)}.")
+
+
 async def _run_pipeline(
     catch_up: "CatchUp | None",
-    open_pipeline: OpenPipeline,
-    reopen_source: Callable[[], Awaitable[OpenPipeline]],
+    build_loop: BuildLoop,
+    reopen_source: Callable[[], Awaitable[tuple[Source, OpenPipeline, BuildLoop]]],
     market: MarketStore,
-    create_loop: Callable[[OpenPipeline, HourlyPipeline | None], HourlyLoop],
     failures: FailureLog,
 ) -> None:
     """Catch up, then run every hour; stand by while another process computes."""
-    is_leader = catch_up is not None
-    pipeline = None if catch_up is None else await catch_up.run()
+    loop = None if catch_up is None else build_loop(pipeline=await catch_up.run())
     # The catch-up has freed most of what it allocated.
     release_memory()
     while True:
         try:
-            if is_leader:
-                await create_loop(open_pipeline, pipeline).run()
+            if loop is not None:
+                await loop.run()
                 return
         except LockTakenError as error:
             # Another process computes, or may have taken over.
             log.warning("standing_by", reason=str(error))
-        is_leader, pipeline = False, None
-        while not is_leader:
+        loop = None
+        while loop is None:
             try:
                 await market.lock()
-                open_pipeline, is_leader = await reopen_source(), True
+                _, _, build_loop = await reopen_source()
+                loop = build_loop()
             except LockTakenError:
                 await asyncio.sleep(STANDBY_POLL_S)
             except StoreError as error:

@@ -444,15 +444,6 @@ venue = "alpaca"
 added_on = 2024-01-15
 # The end.
 """
-AT_KRAKEN = FILE.replace(
-    'symbol = "TON/USDT"\nvenue = "binance"', 'symbol = "TON/USD"\nvenue = "kraken"'
-)
-# The asset BTC of the file has the symbol that the ticker of this one would have.
-BTCX = (
-    FILE.replace('ticker = "TON"', 'ticker = "BTCX"')
-    .replace("TON/USDT", "BTCX/USDT")
-    .replace('"GRAM/USDT"', '"BTC/USDT"')
-)
 WITH_EIGHT_COINS = FILE + "".join(
     f'\n[[asset]]\nticker = "C{number}"\nname = "C{number}"\nasset_class = "crypto"\n'
     f'session = "24x7"\nsymbol = "C{number}/USDT"\nvenue = "bybit"\nadded_on = 2024-01-15\n'
@@ -507,13 +498,6 @@ def examined_file(
     return examine
 
 
-NEW_LISTINGS = list_symbols(
-    # Kraken comes after the first choice, and ETH is no asset of the file.
-    kraken="TON/USD GRAM/USD",
-    binance="ETH/USDT NVDA/USDT:USDT TON/USDT:USDT",
-)
-
-
 @pytest.mark.parametrize(
     ("harms", "text", "given", "status", "expected"),
     [
@@ -532,10 +516,7 @@ NEW_LISTINGS = list_symbols(
             id="all listings trade",
         ),
         pytest.param(
-            [
-                remove(binance="BTC/USDT BTC/USDT:USDT", okx="BTC/USDT:USDT", kraken="BTC/USD"),
-                list_symbols(kraken="TON/USD"),
-            ],
+            [remove(binance="BTC/USDT BTC/USDT:USDT", okx="BTC/USDT:USDT GRAM/USDT")],
             FILE,
             {},
             0,
@@ -544,66 +525,13 @@ NEW_LISTINGS = list_symbols(
                     "warn lists 1 of 3 symbols",
                     "warn BTC: does not list BTC/USDT (first choice)",
                 ],
-                "okx": ["…", "warn BTC: does not list the perpetual BTC/USDT:USDT", "…"],
-                "kraken": ["…", "warn BTC: does not list BTC/USD (fallback)", "…"],
+                "okx": [
+                    "warn lists 1 of 3 symbols",
+                    "warn BTC: does not list the perpetual BTC/USDT:USDT",
+                    "warn TON: does not list GRAM/USDT (fallback)",
+                ],
             },
             id="listings and perpetuals are gone",
-        ),
-        pytest.param(
-            [remove(binance="TON/USDT"), list_symbols(binance="GRAM/USDT")],
-            FILE,
-            {},
-            0,
-            {
-                "binance": [
-                    "warn lists …",
-                    "warn TON: does not list TON/USDT (first choice); renamed? It lists GRAM/USDT",
-                    "…",
-                ]
-            },
-            id="a possible rename",
-            marks=pytest.mark.prove,
-        ),
-        pytest.param(
-            [NEW_LISTINGS],
-            FILE,
-            {},
-            0,
-            {
-                "binance": [
-                    "ok lists 3 of 3 symbols",
-                    "ok TON: lists the perpetual TON/USDT:USDT, which could give its funding",
-                    "ok NVDA: lists NVDA/USDT:USDT, a possible proxy instrument if it is the same "
-                    "asset",
-                ],
-                "kraken": ["ok lists 1 of 1 symbols"],
-            },
-            id="new listings of a preferred venue",
-            marks=pytest.mark.prove,
-        ),
-        pytest.param(
-            [NEW_LISTINGS],
-            AT_KRAKEN,
-            {},
-            0,
-            {
-                "binance": [
-                    "…",
-                    "ok TON: lists TON/USDT, a possible listing if it is the same asset",
-                    "…",
-                ]
-            },
-            id="a venue is preferred to the first choice",
-            marks=pytest.mark.prove,
-        ),
-        pytest.param(
-            [list_symbols(binance="BTCX/USDT")],
-            BTCX,
-            {},
-            0,
-            {"binance": ["ok lists 3 of 3 symbols"]},
-            id="the symbol of another asset is not offered",
-            marks=pytest.mark.prove,
         ),
         pytest.param(
             [],
@@ -703,13 +631,12 @@ async def test_a_venue_that_does_not_answer_is_not_checked_and_the_others_are(
     examined_file, listings, kind
 ):
     fail("okx", kind)(listings)
-    remove(kraken="BTC/USD")(listings)
-    list_symbols(kraken="TON/USD")(listings)
+    remove(binance="BTC/USDT:USDT")(listings)
     told = await examined_file()
     assert told.status == 0
     expected = {
         "okx": ["warn not checked: okx … (3 symbols)"],
-        "kraken": ["…", "warn BTC: does not list BTC/USD (fallback)", "…"],
+        "binance": ["…", "warn BTC: does not list the perpetual BTC/USDT:USDT"],
     }
     check_findings(told, expected)
 
