@@ -1,4 +1,4 @@
-"""Prices for pages, from the stored bars of the latest snapshot."""
+"""Prices for pages, from the stored bars of the latest snapshot, and whether they are shown."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,6 +27,26 @@ MAX_POINTS = SPARKLINE_S // SPARKLINE_STEP_S
 TAIL_S = 12 * DAY_S
 
 ReadT = TypeVar("ReadT", AssetBars, RecentBars)
+
+
+def decide_prices(
+    chosen: bool | None, stored_source: str | None, set_source: str, *, is_local: bool
+) -> tuple[bool, str]:
+    """Return whether pages show prices, and why; `chosen` is what the operator chose, if anything.
+
+    The sources are that of the store and that of the settings.
+    """
+    if chosen is not None:
+        return chosen, f"{'shown' if chosen else 'hidden'}, as SIGNALS_SHOW_PRICES says"
+    # A process that only serves may leave SIGNALS_SOURCE unset, so the store decides.
+    if (stored_source or set_source) != "live":
+        return True, "shown, because no venue has rights in them"
+    if is_local:
+        return True, "shown, because only this machine reaches the service"
+    return False, (
+        "hidden, because venues may not allow that others see them: SIGNALS_SHOW_PRICES=1 shows "
+        "them"
+    )
 
 
 class BarColumns(NamedTuple):

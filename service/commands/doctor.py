@@ -49,6 +49,7 @@ from service.config.stores import (
 )
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_ahead, is_final, is_stale
+from serving.prices import decide_prices
 from serving.snapshot import Snapshot, build_snapshot
 from store.sql.access_store import AccessStore
 from store.store_errors import StoreError
@@ -191,7 +192,11 @@ async def _check_settings(case: Case) -> Findings:
 
 async def _check_prices(case: Case) -> Findings:
     source = None if case.market is None else (await case.market.progress()).source
-    yield "ok", case.settings.decide_prices(source)[1]
+    settings = case.settings
+    _, why = decide_prices(
+        settings.show_prices, source, settings.source, is_local=settings.is_local
+    )
+    yield "ok", why
 
 
 async def check_market(case: Case) -> Findings:

@@ -371,22 +371,6 @@ class Settings(BaseModel):
         kind, _, folder = self.source.partition(":")
         return Path(folder) if kind == "files" else None
 
-    def decide_prices(self, stored_source: str | None) -> tuple[bool, str]:
-        """Return whether pages show prices, and why; `stored_source` is that of the store."""
-        # A process that only serves may leave SIGNALS_SOURCE unset, so the store decides.
-        is_live = (stored_source or self.source) == "live"
-        if self.show_prices is not None:
-            shown = "shown" if self.show_prices else "hidden"
-            return self.show_prices, f"{shown}, as SIGNALS_SHOW_PRICES says"
-        if not is_live:
-            return True, "shown, because no venue has rights in them"
-        if self.is_local:
-            return True, "shown, because only this machine reaches the service"
-        return False, (
-            "hidden, because venues may not allow that others see them: SIGNALS_SHOW_PRICES=1 "
-            "shows them"
-        )
-
     @property
     def operator(self) -> Operator:
         """The operator as the service names it to its users."""

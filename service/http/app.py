@@ -45,7 +45,7 @@ from serving.context import Context
 from serving.fair_share import FairShare, KeysFirstMiddleware
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
-from serving.prices import Prices
+from serving.prices import Prices, decide_prices
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, OnKeyCall, ToolRunner
 from store.store_errors import StoreError
@@ -136,7 +136,9 @@ def create_app(
 
     # The reads, over both transports.
     snapshots = SnapshotCache(resources.market, loads_ledger=True)
-    shows_prices, _ = settings.decide_prices(resources.source)
+    shows_prices, _ = decide_prices(
+        settings.show_prices, resources.source, settings.source, is_local=settings.is_local
+    )
     context = Context(
         snapshots,
         base_url,

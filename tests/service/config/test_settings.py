@@ -6,6 +6,7 @@ from access.throttle import DEFAULT_LIMIT, Limit
 from schemas.errors import OperatorError
 from service.config.setting_types import split_commas
 from service.config.settings import PREFIX, Settings, SettingsError, find_proxy
+from serving.prices import decide_prices
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -228,7 +229,10 @@ PUBLIC = {"SIGNALS_BASE_URL": "https://signals.example"}
 def test_live_prices_are_shown_to_the_owner_alone_unless_the_operator_decides(
     variables: dict[str, str], stored_source: str | None, is_shown: bool
 ):
-    decided, why = Settings.read(variables).decide_prices(stored_source)
+    settings = Settings.read(variables)
+    decided, why = decide_prices(
+        settings.show_prices, stored_source, settings.source, is_local=settings.is_local
+    )
     assert (decided, why.split()[0]) == (is_shown, "shown," if is_shown else "hidden,")
     assert ("SIGNALS_SHOW_PRICES" in why) == (
         "SIGNALS_SHOW_PRICES" in str(variables) or not decided
