@@ -4,7 +4,10 @@ Blocks do not depend on each other; merged, their results are those of one block
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from functools import cache
+from hashlib import sha256
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +22,7 @@ from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.market_rows import CarryRow, EpochRow
 
+Item = TypeVar("Item")
 StateRow = TypeVar("StateRow", CarryRow, EpochRow)
 
 
@@ -96,3 +100,19 @@ def build_state(
     buffer = BarBuffer(native_timeframes, ends, sunday_joining)
     carries = [row for row in carries if row.ticker in native_timeframes]
     return EngineState(stepper, alerts, buffer, carries, revisions)
+
+
+@cache
+def hash_code() -> str:
+    """Return a digest of the sources of `compute` and the version of NumPy."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    return sha256(b"".join([np.__version__.encode(), *map(Path.read_bytes, files)])).hexdigest()
+
+
+def split_into_blocks(
+    items: Sequence[Item], max_size: int, min_count: int = 1
+) -> list[Sequence[Item]]:
+    """Split items into blocks of similar size: `min_count` or more, each of `max_size` or less."""
+    count = min(max(min_count, -(-len(items) // max_size)), len(items))
+    edges = [len(items) * number // count for number in range(count + 1)] if count else []
+    return [items[first:last] for first, last in pairwise(edges)]

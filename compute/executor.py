@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from _thread import start_new_thread
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
@@ -18,23 +19,17 @@ from concurrent.futures import (
     ThreadPoolExecutor,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache, partial
-from hashlib import sha256
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
-from threading import Thread
-from types import SimpleNamespace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-import numpy as np
-
+from compute.block_step import hash_code
 from schemas.errors import OperatorError
 from schemas.version import describe_install
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
 # Opens an executor for a job of so many assets; gives it and the number of tasks that it runs at a
 # time. Raises OperatorError if it cannot compute, or as soon as it no longer can.
 OpenExecutor = Callable[[int], AbstractAsyncContextManager[tuple[Executor, int]]]
@@ -67,14 +62,15 @@ async def open_local_executor(
     if parallelism is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         parallelism = max(1, min(cores or 1, assets // MIN_ASSETS_PER_WORKER))
-    if parallelism == 1:
-        with ThreadPoolExecutor(1) as thread:
-            yield thread, 1
-        return
     leader_end, worker_end = Pipe()
-    # Spawned, because a fork of a process with threads may copy a lock that is held.
-    executor = ProcessPoolExecutor(
-        parallelism, get_context("spawn"), initializer=_exit_with_leader, initargs=(worker_end,)
+    executor: Executor = (
+        ThreadPoolExecutor(1)
+        if parallelism == 1
+        # Spawned, because a fork of a process with threads may copy a lock that is held.
+        else ProcessPoolExecutor(
+            *(parallelism, get_context("spawn"), start_new_thread),
+            initargs=(_exit_with_leader, (worker_end,)),
+        )
     )
     try:
         # On Ctrl-C only this process reacts, and ends the others, which start with SIGINT blocked.
@@ -96,13 +92,9 @@ async def open_local_executor(
 
 
 def _exit_with_leader(connection: Connection) -> None:
-    """Exit this worker when the leader closes its end of the pipe, or is killed."""
-
-    def wait_for_end() -> None:
-        connection.poll(None)
-        os._exit(1)
-
-    Thread(target=wait_for_end, daemon=True).start()
+    # The leader closes its end of the pipe, or is killed.
+    connection.poll(None)
+    os._exit(1)
 
 
 @asynccontextmanager
@@ -121,14 +113,16 @@ async def open_dask_executor(address: str, assets: int) -> AsyncIterator[tuple[E
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     # A block of 128 assets is meant to be large: smaller ones took 1.5 times the processor time.
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"})
-    timeout = f"{CONNECTS_WITHIN_S}s"
     try:
-        client = await asyncio.to_thread(Client, address, set_as_default=False, timeout=timeout)
+        client = await asyncio.to_thread(
+            Client, address, set_as_default=False, timeout=CONNECTS_WITHIN_S
+        )
     except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise OperatorError(f"no Dask scheduler answers at {address}: {text}") from None
+        raise OperatorError(
+            f"no Dask scheduler answers at {address}: {' '.join(str(error).split())}"
+        ) from None
     try:
-        await asyncio.to_thread(client.wait_for_workers, 1, timeout=timeout)
+        await asyncio.to_thread(client.wait_for_workers, 1, timeout=CONNECTS_WITHIN_S)
         threads = sum((await asyncio.to_thread(client.nthreads)).values())
         # Without `pure`, a result of earlier equal blocks could be returned.
         yield client.get_executor(pure=False), max(1, min(threads, assets))
@@ -139,43 +133,33 @@ async def open_dask_executor(address: str, assets: int) -> AsyncIterator[tuple[E
         # Unless this job is being cancelled, its tasks were, because the scheduler is gone.
         if (task := asyncio.current_task()) is None or task.cancelling():
             raise
-        text = " ".join(f"{type(error).__name__}: {error}".split())
         raise OperatorError(
-            f"the Dask workers at {address} do not compute this version of signals: {text}"
+            f"the Dask workers at {address} do not compute this version of signals: "
+            f"{type(error).__name__}: {' '.join(str(error).split())}"
         ) from None
     finally:
         await asyncio.to_thread(client.close)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult(Generic[Result]):
+    """The result of a task. Dask passes it on as it is, but would turn named tuples into tuples."""
+
+    value: Result
 
 
 async def run_tasks(executor: Executor, tasks: Iterable[Callable[[], Result]]) -> list[Result]:
     """Return the results in the order of the tasks."""
     # Dask looks into arguments, so a worker gets the whole call as one function.
     futures = [executor.submit(partial(run_task, hash_code(), task)) for task in tasks]
-    return [done.result for done in await asyncio.gather(*map(asyncio.wrap_future, futures))]
+    return [done.value for done in await asyncio.gather(*map(asyncio.wrap_future, futures))]
 
 
-def run_task(leader_code: str, task: Callable[[], object]) -> SimpleNamespace:
+def run_task(leader_code: str, task: Callable[[], Result]) -> TaskResult[Result]:
     """Run a task on a worker; OperatorError if its code differs from the leader's."""
     # Other code could rebuild other carries, and nothing would notice.
     if hash_code() != leader_code:
         raise OperatorError(
             "a worker has another version of signals or NumPy: install the same versions there"
         )
-    # Dask passes this on as it is; in a dict it would change named tuples.
-    return SimpleNamespace(result=task())
-
-
-@cache
-def hash_code() -> str:
-    """Return a digest of the sources of `compute` and the version of NumPy."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    return sha256(b"".join([np.__version__.encode(), *map(Path.read_bytes, files)])).hexdigest()
-
-
-def split_into_blocks(
-    items: Sequence[Item], max_size: int, min_count: int = 1
-) -> list[Sequence[Item]]:
-    """Split items into blocks of similar size: `min_count` or more, each of `max_size` or less."""
-    count = min(max(min_count, -(-len(items) // max_size)), len(items))
-    edges = [len(items) * number // count for number in range(count + 1)] if count else []
-    return [items[first:last] for first, last in pairwise(edges)]
+    return TaskResult(task())

@@ -14,9 +14,9 @@ import numpy as np
 
 from compute.alerts.engines import AlertEngine, BarWithReading
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Prices, Series, Times
-from compute.block_step import build_state
+from compute.block_step import build_state, split_into_blocks
 from compute.engine_state import EngineState, PublishedTimes
-from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
+from compute.executor import OpenExecutor, open_local_executor, run_tasks
 from compute.indicator_engine import Columns, Engine, StepFunction
 from compute.indicators.contract import Bar, Indicator, Readings
 from compute.stepper import Cell, SeriesKey

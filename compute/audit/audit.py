@@ -44,9 +44,9 @@ from compute.audit.replay import (
 )
 from compute.bars import HOUR_S, Times
 from compute.batch_assembler import NEVER, build_feed_rows, find_silent_hours
-from compute.block_step import build_state, merge_alerts, merge_changes
+from compute.block_step import build_state, merge_alerts, merge_changes, split_into_blocks
 from compute.engine_state import FIRST_BAR
-from compute.executor import OpenExecutor, open_local_executor, run_tasks, split_into_blocks
+from compute.executor import OpenExecutor, open_local_executor, run_tasks
 from compute.indicators.contract import Indicator
 from compute.rebuild import build_funding
 from compute.schedule import find_last_run

@@ -28,12 +28,12 @@ from compute import executor as executor_module, rebuild as restore_module
 from compute.audit import audit as audit_module
 from compute.audit.audit import Report
 from compute.bars import DAY_S
+from compute.block_step import split_into_blocks
 from compute.executor import (
     OpenExecutor,
     open_dask_executor,
     open_local_executor,
     run_tasks,
-    split_into_blocks,
 )
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Indicator, Readings
