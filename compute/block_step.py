@@ -13,11 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from compute.alerts.alert_pipeline import Alert, AlertPipeline
-from compute.bar_buffer import BarBuffer
 from compute.bars import Funding, Series, Times
 from compute.engine_state import EngineState
 from compute.indicators.contract import Indicator
-from compute.stepper import Changes, Stepper
+from compute.stepper import BarBuffer, Changes, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.market_rows import CarryRow, EpochRow

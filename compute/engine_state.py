@@ -6,9 +6,16 @@ from typing import Final
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
 from compute.alerts.engines import Publisher
-from compute.bar_buffer import BarBuffer
 from compute.indicator_engine import hash_layout
-from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, DueBars, SeriesKey, Stepper
+from compute.stepper import (
+    LEGACY_INDICATOR,
+    LEGACY_KEY,
+    BarBuffer,
+    Cell,
+    DueBars,
+    SeriesKey,
+    Stepper,
+)
 from schemas.vocabulary import Action, Timeframe
 from store.market_rows import CarryRow, EpochRow
 

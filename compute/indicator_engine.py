@@ -14,9 +14,6 @@ from compute.indicators.contract import Carry, Readings
 Rows = NDArray[np.int64]
 Columns = TypeVar("Columns", bound=tuple[NDArray[Any], ...])
 ColumnsIn = TypeVar("ColumnsIn", bound=tuple[NDArray[Any], ...], contravariant=True)
-# More sequences at a time outgrow the caches: 25,100 assets take 42 ms a step in blocks of 4,096,
-# 56 ms undivided, 50 ms in blocks of 1,024 and 78 ms in blocks of 256, which call NumPy too often.
-BLOCK_ROWS = 4096
 # Several bars of a sequence step at a time, at most so many and so many values of a column.
 BLOCK_TURNS, BLOCK_VALUES = 64, 16_384
 
@@ -52,18 +49,6 @@ class Engine(Generic[Columns]):
         In the columns of `bar`, each sequence's bars are adjacent and in order of close. Return
         their readings, shape (bars, indicators).
         """
-        if len(rows) <= BLOCK_ROWS:
-            return self._step_block(rows, bar_counts, bar)
-        bars = np.append(0, np.cumsum(bar_counts))
-        readings = []
-        for first in range(0, len(rows), BLOCK_ROWS):
-            last = min(first + BLOCK_ROWS, len(rows))
-            part = _select_bars(bar, slice(bars[first], bars[last]))
-            readings.append(self._step_block(rows[first:last], bar_counts[first:last], part))
-        return np.concatenate(readings)
-
-    def _step_block(self, rows: Rows, bar_counts: Rows, bar: Columns) -> Readings:
-        """Step at most BLOCK_ROWS sequences, so that an indicator's carries stay in a cache."""
         order, source, blocks = _split_into_blocks(bar_counts, bar)
         ordered = rows[order]
         chosen: Rows | slice = ordered

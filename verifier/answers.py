@@ -76,12 +76,6 @@ class Answers:
     # State and confluence as of some past instants.
     past: list[tuple[Query, Query]]
 
-    @property
-    def as_of(self) -> str:
-        """The time of the last run."""
-        as_of: str = self.state["as_of"]
-        return as_of
-
     @cached_property
     def assets(self) -> dict[str, Json]:
         """The ticker, name and asset_class of every asset in state or catalog."""
@@ -187,15 +181,13 @@ def _choose_instants(feed: Feed, draw: Random) -> list[Json]:
 def check_one_version(answers: Answers, report: Report) -> None:
     """Check that all answers have the same run, source and coverage."""
     meta = answers.state["meta"]
-    for query in answers.list_queries():
-        for key in ("as_of", "source", "simulated"):
+    queries, pages = answers.list_queries(), answers.list_feed_pages()
+    shared = ("source", "simulated")
+    for query, keys in chain(product(queries, [("as_of", *shared)]), product(pages, [shared])):
+        for key in keys:
             served = query.body["meta"].get(key)
             report.check_equal(f"{query.name}: meta.{key}", served, meta.get(key))
-        report.checked["answers"] += 1
-    for page in answers.list_feed_pages():
-        for key in ("source", "simulated"):
-            served = page.body["meta"].get(key)
-            report.check_equal(f"{page.name}: meta.{key}", served, meta.get(key))
+    report.checked["answers"] += len(queries)
     for query in (Query("state", {}, answers.state), *answers.confluence):
         report.check_equal(f"{query.name}: as_of", query.body["as_of"], meta["as_of"])
 
@@ -401,7 +393,9 @@ def check_flips(answers: Answers, report: Report) -> None:
         report.check_equal(f"{query.name}: query", body["query"], echo)
         # The window ends now, not at the last run, so flips can have a later as_of than state.
         end = body["as_of"]
-        report.check_true(f"{query.name}: as_of is before that of state", end >= answers.as_of)
+        report.check_true(
+            f"{query.name}: as_of is before that of state", end >= answers.state["as_of"]
+        )
         start = format_time(parse_served_time(end) - timedelta(hours=echo["hours"]))
         if start < answers.feed.since:
             report.not_checked["flips of windows longer than the feed read"] += 1
@@ -462,7 +456,7 @@ def check_stats(answers: Answers, report: Report) -> None:
     start = format_time(parse_served_time(until) - timedelta(days=STATS_DAYS))
     report.check_equal("stats: window.days", window["days"], STATS_DAYS)
     report.check_equal("stats: window.since", since, start)
-    report.check_true("stats: window.until is before as_of", until >= answers.as_of)
+    report.check_true("stats: window.until is before as_of", until >= answers.state["as_of"])
     for tier in RETENTION:
         name, volumes = f"stats: {tier}_tier", answers.stats[f"{tier}_tier"]
         rows = [row for row in feed.rows if row["tier"] == tier]

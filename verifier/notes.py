@@ -77,15 +77,16 @@ class VerifierKey:
             )
         if len(material) != 1 + KEY_BYTES[kind]:
             raise NoteError(f"the key of {name} does not have {KEY_BYTES[kind]} bytes")
-        key_id = hash_key(name, material)
-        if id_text != key_id.hex():
-            raise NoteError(f"the key of {name} has the id {key_id.hex()}, not {id_text[:60]}")
-        return cls(name, key_id, kind, material[1:])
+        key = cls.build(name, kind, material[1:])
+        if id_text != key.key_id.hex():
+            raise NoteError(f"the key of {name} has the id {key.key_id.hex()}, not {id_text[:60]}")
+        return key
 
     @classmethod
     def build(cls, name: str, kind: int, public_key: bytes) -> Self:
         """Return the key of a name."""
-        return cls(name, hash_key(name, bytes([kind]) + public_key), kind, public_key)
+        digest = hashlib.sha256(f"{name}\n".encode() + bytes([kind]) + public_key).digest()
+        return cls(name, digest[:4], kind, public_key)
 
     def __str__(self) -> str:
         return f"{self.name}+{self.key_id.hex()}+{_encode(bytes([self.kind]) + self.public_key)}"
@@ -104,11 +105,6 @@ def is_key_name(text: str) -> bool:
     """Return whether a text can name a key: not empty or too long, no spaces and plus signs."""
     is_word = bool(text) and "+" not in text and text.split() == [text]
     return is_word and len(text.encode()) <= MAX_NAME_BYTES
-
-
-def hash_key(name: str, material: bytes) -> bytes:
-    """Return the id of a key; `material` is its type and its public key."""
-    return hashlib.sha256(f"{name}\n".encode() + material).digest()[:4]
 
 
 @dataclass(frozen=True)

@@ -90,20 +90,10 @@ class Report:
         verdict = "verified" if self.status == VERIFIED else "not verified"
         if count:
             verdict = f"{count} finding{'s' if count > 1 else ''}"
-        return [*map(format_one_line, lines), *self.format_evidence(), verdict]
-
-    def format_evidence(self) -> list[str]:
-        """Return the signed notes with their captions, nothing without findings."""
-        if not self.findings:
-            return []
-        notes = [
-            line
-            for caption, note in self.evidence
-            for line in (
-                "",
-                f"{caption}:",
-                "",
-                *map(escape_unprintable, note.rstrip("\n").split("\n")),
-            )
-        ]
-        return [*notes, ""]
+        lines = [*map(format_one_line, lines)]
+        if self.findings:
+            for caption, note in self.evidence:
+                text = map(escape_unprintable, note.rstrip("\n").split("\n"))
+                lines += ["", f"{caption}:", "", *text]
+            lines.append("")
+        return [*lines, verdict]

@@ -26,21 +26,19 @@ from compute.audit.checks import (
     check_leaves,
     parse_coverage,
 )
-from compute.audit.compared_rows import (
+from compute.audit.replay import (
+    BlockReplay,
     CellIndex,
+    CommitPart,
+    Replayed,
+    ReplayedState,
     Rows,
     StoredRows,
     compare_rows,
     describe_unknown,
     join_rows,
-    stack_keys,
-)
-from compute.audit.replay import (
-    BlockReplay,
-    CommitPart,
-    Replayed,
-    ReplayedState,
     replay_commits,
+    stack_keys,
 )
 from compute.bars import HOUR_S, Times
 from compute.batch_assembler import NEVER, build_feed_rows, find_silent_hours

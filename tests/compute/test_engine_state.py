@@ -10,7 +10,6 @@ import pytest
 
 from compute import indicator_engine as engine_module
 from compute.alerts.alert_pipeline import AlertPipeline
-from compute.bar_buffer import BarBuffer
 from compute.bars import HOUR_S, NO_FUNDING, Series
 from compute.engine_state import EngineState
 from compute.indicator_engine import Engine
@@ -18,7 +17,7 @@ from compute.indicators.ceres import Ceres
 from compute.indicators.contract import Bar, Carry, Indicator
 from compute.indicators.registry import INDICATORS
 from compute.rebuild import rebuild_series
-from compute.stepper import Cell, Stepper
+from compute.stepper import BarBuffer, Cell, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, LEGACY_KEYS
 from store.market_rows import CarryRow, EpochRow
@@ -194,11 +193,8 @@ def test_the_carry_of_an_engine_that_did_not_follow_every_bar_is_outdated():
 SEQUENCES = 11
 
 
-def stepped(
-    block: int, turns: int, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Array, list[list[bytes]]]:
+def stepped(turns: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Array, list[list[bytes]]]:
     """Return readings and carries after steps of one and several bars, in blocks of some size."""
-    monkeypatch.setattr(engine_module, "BLOCK_ROWS", block)
     monkeypatch.setattr(engine_module, "BLOCK_TURNS", turns)
     engine: Engine[Bar] = Engine(INDICATORS, SEQUENCES)
     market = [np.stack(column) for column in zip(*made_up_bars(SEQUENCES, 230), strict=True)]
@@ -216,9 +212,9 @@ def stepped(
 
 @pytest.mark.prove
 def test_the_size_of_blocks_changes_no_reading_and_no_carry(monkeypatch: pytest.MonkeyPatch):
-    whole, held = stepped(1000, 1, monkeypatch)
-    for block, turns in ((4, 1), (4, 50), (1000, 2), (1000, 1000)):
-        readings, carries = stepped(block, turns, monkeypatch)
+    whole, held = stepped(1, monkeypatch)
+    for turns in (2, 50, 1000):
+        readings, carries = stepped(turns, monkeypatch)
         assert np.array_equal(readings, whole)
         assert carries == held
 

@@ -188,8 +188,9 @@ async def test_a_cancelled_job_ends_its_workers_at_once():
     started_at = time.monotonic()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2), open_local_executor(0, 2) as (executor, _):
-            await run_tasks(executor, [partial(time.sleep, 60)])
-    assert time.monotonic() - started_at < 30
+            await run_tasks(executor, [partial(time.sleep, 600)])
+    # A machine under load takes most of a minute to start the workers.
+    assert time.monotonic() - started_at < 300
 
 
 LEADER = """

@@ -315,7 +315,8 @@ async def test_a_run_before_all_times_is_not_verified(log, verify):
 
 def test_evidence_cannot_control_the_terminal():
     report = Report(findings=["lost"], evidence=[("now", "example\x9b2J\u202e\n1\n")])
-    assert report.format_evidence() == ["", "now:", "", r"example\u009b2J\u202e", "1", ""]
+    evidence = ["", "now:", "", r"example\u009b2J\u202e", "1", ""]
+    assert report.format_lines() == ["checked: nothing", "lost", *evidence, "1 finding"]
 
 
 # Ages
