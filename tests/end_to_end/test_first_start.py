@@ -1,9 +1,9 @@
 """A first start on live venues, in real processes, as the operator and first clients see it."""
 
 import asyncio
-import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,14 @@ from compute.universe import Universe
 from service.commands.cli import wall_clock
 from service.config.settings import PREFIX
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
-from tests.doubles.venues.venue import VenueRequest
 from tests.service.commands.test_serve import served_process, stored
 from tests.support.live_service import KEY, UNIVERSE, build_live_settings, list_universe
-from tests.support.signals_command import ROOT, create_store, run_signals, start_signals
+from tests.support.signals_command import (
+    create_store,
+    run_signals,
+    start_signals,
+    write_cut_universe,
+)
 from tests.support.small_market import DENSE, list_opens, make_bars, write_bars
 
 WITHIN_S = 120.0
@@ -38,8 +42,15 @@ async def double() -> AsyncIterator[VenuesDouble]:
         yield running_double
 
 
-def history(double: VenuesDouble) -> list[VenueRequest]:
-    return [request for request in double.get_venue("binance").requests if "klines" in request.path]
+@asynccontextmanager
+async def open_client(folder: Path, given: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+    """Create a store and a key in a folder; yield a client of the service with these settings."""
+    create_store(folder)
+    made = await asyncio.to_thread(run_signals, folder, "keys", "create", "--label", "tests")
+    headers = {"X-Api-Key": made.stdout.strip()}
+    address = f"http://127.0.0.1:{given['port']}"
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
+        yield client
 
 
 async def state_once_served(client: httpx.AsyncClient, ticker: str) -> dict[str, Any]:
@@ -48,7 +59,7 @@ async def state_once_served(client: httpx.AsyncClient, ticker: str) -> dict[str,
         while True:
             answer = await client.get("/api/v1/state")
             if answer.status_code != 503:
-                body: dict[str, Any] = answer.raise_for_status().json()
+                body = answer.raise_for_status().json()
                 if ticker in [asset["ticker"] for asset in body["assets"]]:
                     return body
             await asyncio.sleep(0.02)
@@ -63,11 +74,7 @@ async def test_a_first_start_serves_what_is_complete_and_continues_from_there_if
     await list_universe(double, both, now - 332 * DAY_S, now + DAY_S)
     hanging = double.get_venue("binance").add_failure("hanging", path="klines", times=None)
     given = build_live_settings(tmp_path, both, double)
-    create_store(tmp_path)
-    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
-    headers = {"X-Api-Key": made.stdout.strip()}
-    address = f"http://127.0.0.1:{given['port']}"
-    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
+    async with open_client(tmp_path, given) as client:
         with start_signals(tmp_path, "serve", **given) as process:
             await asyncio.to_thread(process.wait_for_line, "Listening on ")
             said = "Building history, coins first: calls are answered with what is complete.\n"
@@ -99,17 +106,14 @@ async def test_a_first_start_serves_what_is_complete_and_continues_from_there_if
 @pytest.mark.prove
 async def test_only_one_of_several_processes_sends_requests_to_the_venues(double, tmp_path):
     given = build_live_settings(tmp_path, only("ETH"), double)
-    create_store(tmp_path)
-    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
-    headers = {"X-Api-Key": made.stdout.strip()}
-    address = f"http://127.0.0.1:{given['port']}"
-    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
+    async with open_client(tmp_path, given) as client:
         with start_signals(tmp_path, "serve", "--workers", "2", **given) as process:
             await asyncio.to_thread(process.wait_for_line, "Listening on ")
             state = await state_once_served(client, "ETH")
             assert await asyncio.to_thread(process.stop) == 0
     assert state["meta"]["source"] == "live"
-    assert max(Counter([one.get_seconds("startTime", 0) for one in history(double)]).values()) == 1
+    history = [one for one in double.get_venue("binance").requests if "klines" in one.path]
+    assert max(Counter(one.get_seconds("startTime", 0) for one in history).values()) == 1
 
 
 @pytest.mark.clause("live")
@@ -120,7 +124,8 @@ async def test_compute_builds_history_by_itself_and_quotes_no_secret_of_a_wrong_
     given = build_live_settings(tmp_path, only("ETH", "NVDA"), double)
     wrong = {"alpaca_key_id": "PKWRONG0KEY", "alpaca_secret_key": "wrong+secret/value"}
     with start_signals(tmp_path, "compute", **given, **wrong) as process:
-        await asyncio.to_thread(process.wait_for_line, "building history: 100%")
+        # Just before an hourly run, which builds the rest, no share is printed.
+        await asyncio.to_thread(process.wait_for_line, '"history_built"')
         assert await asyncio.to_thread(process.stop) == 0
     said = "".join(process.printed)
     assert f"check {PREFIX}ALPACA_KEY_ID and {PREFIX}ALPACA_SECRET_KEY" in said
@@ -136,23 +141,20 @@ async def test_a_live_start_beside_a_simulated_store_has_its_keys_and_says_why_n
 ):
     given = build_live_settings(tmp_path, only("ETH"), double) | {"database_url": ""}
     del given["source"]
-    create_store(tmp_path)
-    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
     double.get_venue("binance").add_failure("unavailable", times=None)
     why = "no venue answers: check that this machine is online (binance "
-    with start_signals(tmp_path, "serve", "--live", **given) as process:
-        places = "Live market data: 0 of 1 assets have a source that answers."
-        await asyncio.to_thread(process.wait_for_line, places)
-        await asyncio.to_thread(process.wait_for_line, f"Nothing can be computed yet: {why}")
-        headers = {"X-Api-Key": made.stdout.strip()}
-        async with httpx.AsyncClient(headers=headers, timeout=WITHIN_S) as client:
-            state = await client.get(f"http://127.0.0.1:{given['port']}/api/v1/state")
+    async with open_client(tmp_path, given) as client:
+        with start_signals(tmp_path, "serve", "--live", **given) as process:
+            places = "Live market data: 0 of 1 assets have a source that answers."
+            await asyncio.to_thread(process.wait_for_line, places)
+            await asyncio.to_thread(process.wait_for_line, f"Nothing can be computed yet: {why}")
+            state = await client.get("/api/v1/state")
+            doctor = await asyncio.to_thread(run_signals, tmp_path, "doctor", "--live", **given)
+            assert await asyncio.to_thread(process.stop) == 0
         assert state.status_code == 503
         assert f"Nothing can be computed at the moment: {why}" in state.json()["message"]
-        doctor = await asyncio.to_thread(run_signals, tmp_path, "doctor", "--live", **given)
         assert f"warn runs: nothing can be computed at the moment: {why}" in doctor.stdout
         assert "ok   prices: shown, because only this machine reaches the service" in doctor.stdout
-        assert await asyncio.to_thread(process.stop) == 0
     files = {path.name for path in tmp_path.glob("signals*.db*")}
     assert {"signals.db", "signals.db-access", "signals-live.db"} <= files
     assert "signals-live.db-access" not in files
@@ -165,24 +167,12 @@ def test_half_a_key_ends_the_command_in_one_line_without_it(tmp_path):
     assert KEY["alpaca_key_id"] not in done.stderr
 
 
+# Twelve entries of the packaged file, only crypto and stocks; alert engines follow the first two.
 FOLLOWED = ("BTC", "NVDA")
 OTHERS = ("AAPL", "ADA", "AVAX", "DOGE", "ETC", "LINK", "LTC", "META", "MSFT", "XRP")
 DROPPED = "XAU"
 FIRST_COUNT, COUNT = 240, 300
 Answers = dict[str, Any]
-
-
-def twelve_assets(folder: Path) -> Path:
-    """Cut twelve entries from the packaged file, only crypto and stocks.
-
-    BTC and NVDA are followed by the alert engines, as there.
-    """
-    text = (ROOT / "compute" / "universe.toml").read_text(encoding="utf-8")
-    head, *entries = text.split("\n[[asset]]\n")
-    wanted = [entry for entry in entries if tomllib.loads(entry)["ticker"] in {*FOLLOWED, *OTHERS}]
-    path = folder / "twelve.toml"
-    path.write_text("\n[[asset]]\n".join([head, *wanted]), encoding="utf-8")
-    return path
 
 
 def write_market(folder: Path, count: int) -> None:
@@ -194,7 +184,6 @@ def write_market(folder: Path, count: int) -> None:
 
 
 def fetch_answers(address: str, api_key: str) -> Answers:
-    """Return the running server's answers about coverage, readings and feed."""
     headers = {"Authorization": f"Bearer {api_key}"}
     with httpx.Client(base_url=f"{address}/api/v1", headers=headers) as client:
         listing = client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
@@ -223,7 +212,7 @@ def before_and_after(tmp_path_factory) -> tuple[Answers, Answers]:
         before = fetch_answers(address, api_key)
         write_market(bars, COUNT)
         (bars / f"{DROPPED}_1h.csv").unlink()
-        other = str(twelve_assets(folder))
+        other = write_cut_universe(folder, {*FOLLOWED, *OTHERS})
         replayed = run_signals(folder, "replay", "--bars", str(bars), universe=other)
         assert replayed.returncode == 0, replayed.stderr
         return before, fetch_answers(address, api_key)
