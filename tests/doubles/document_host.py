@@ -77,10 +77,10 @@ class DocumentHost:
         writer.transport.abort() if writer.is_closing() else writer.close()
 
 
+@dataclass
 class _RedirectedTransport(httpx2.AsyncBaseTransport):
-    def __init__(self, host: DocumentHost, transport: httpx2.AsyncBaseTransport) -> None:
-        self._host = host
-        self._transport = transport
+    _host: DocumentHost
+    _transport: httpx2.AsyncBaseTransport
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self._host.connections.append((request.url.host, request.url.port))
@@ -123,23 +123,26 @@ async def open_document_host(names: Iterable[str] = (HOST,)) -> AsyncIterator[Do
 def _create_ssl_contexts(names: tuple[str, ...]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return the context of a client that trusts the authority, and that of the server."""
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = _issue("authority", authority_key, authority_key, [], is_authority=True)
-    certificate = _issue("host", server_key, authority_key, names, is_authority=False)
+    authority = issue_certificate("authority", authority_key, authority_key, [], is_authority=True)
+    certificate = issue_certificate("host", server_key, authority_key, names, is_authority=False)
     client_context = ssl.create_default_context(cadata=authority.decode())
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    private_key = server_key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "host.pem"
-        path.write_bytes(private_key + certificate)
+        path.write_bytes(encode_key(server_key) + certificate)
         server_context.load_cert_chain(path)
     return client_context, server_context
 
 
-def _issue(
+def encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def issue_certificate(
     name: str,
     key: ec.EllipticCurvePrivateKey,
     issuer_key: ec.EllipticCurvePrivateKey,

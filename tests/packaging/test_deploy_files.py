@@ -4,28 +4,26 @@ The checks by nginx, Caddy and promtool are part of `make prove`.
 """
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from service.commands.cli import _build_parser
 from service.config.setting_types import split_commas
 from service.config.settings import CLIENT_VARIABLES, PREFIX, Settings
 from service.config.stores import BACKUP_NOTICE, CERTIFICATE_NOTICE
 from store.access_rows import Notice
+from tests.doubles.document_host import encode_key, issue_certificate
 from tests.service.http.test_metrics import operating
 from tests.support.signals_command import ROOT
 
@@ -58,13 +56,7 @@ def test_the_image_is_built_with_the_files_that_the_packages_link_to():
 
 def read_alerts() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
-    rules: list[dict[str, Any]] = group["rules"]
-    return rules
-
-
-def read_dashboard_expressions() -> list[str]:
-    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
-    return [target["expr"] for panel in panels for target in panel["targets"]]
+    return group["rules"]
 
 
 def read_unit(path: Path) -> ConfigParser:
@@ -74,20 +66,16 @@ def read_unit(path: Path) -> ConfigParser:
     return parser
 
 
-async def read_metrics(folder: Path) -> str:
-    """Return the metrics of a service that has answered a checkout."""
-    async with operating(folder) as operated_service:
+async def test_alerts_and_panels_have_every_metric_of_a_scrape_and_no_other(tmp_path: Path) -> None:
+    async with operating(tmp_path) as operated_service:
         order = {"contact_email": "a@example.com", "billing": "monthly"}
         await operated_service.served.client.post("/api/v1/access/checkout", json=order)
         for name in (BACKUP_NOTICE, CERTIFICATE_NOTICE):
             await operated_service.served.access.put_notice(Notice(name, "1", 1))
-        return (await operated_service.client.get("/metrics")).text
-
-
-async def test_alerts_and_panels_have_every_metric_of_a_scrape_and_no_other(tmp_path: Path) -> None:
-    scrape = await read_metrics(tmp_path)
+        scrape = (await operated_service.client.get("/metrics")).text
     alerts = " ".join(rule["expr"] for rule in read_alerts())
-    panels = " ".join(read_dashboard_expressions())
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    panels = " ".join(one["expr"] for panel in dashboard["panels"] for one in panel["targets"])
     named = {*METRIC.findall(f"{alerts} {panels}")}
     assert named - set(re.findall(r"^(\w+)(?:\{| )", scrape, re.MULTILINE)) == set()
     assert len(named) > 10
@@ -193,7 +181,6 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 def test_nginx_accepts_the_site_before_and_after_there_is_a_certificate(
     has_certificate: bool, tmp_path: Path
 ) -> None:
-    require_program("nginx", path="/usr/sbin:/usr/bin")
     site = (DEPLOY / "nginx.conf").read_text()
     folder = "/etc/letsencrypt/live/signals.example.com"
     if has_certificate:
@@ -204,15 +191,7 @@ def test_nginx_accepts_the_site_before_and_after_there_is_a_certificate(
     site = re.sub(
         r"(listen (?:\[::\]:)?)(80|443)\b", r"\g<1>20\2", site.replace(folder, str(tmp_path))
     )
-    temporary = "".join(
-        f"{kind}_temp_path {tmp_path}/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (tmp_path / "nginx.conf").write_text(
-        f"pid {tmp_path}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}{site}}}\n"
-    )
-    arguments = ["-t", "-e", "stderr", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
-    status, printed = run(shutil.which("nginx", path="/usr/sbin:/usr/bin") or "", *arguments)
+    status, printed = run(*write_nginx_command(tmp_path, site), "-t")
     assert status == 0, printed
     assert "[warn]" not in printed
 
@@ -271,9 +250,23 @@ tests:
 """
 
 
-def require_program(name: str, path: str | None = None) -> None:
-    if shutil.which(name, path=path) is None:
-        pytest.skip(f"{name} is not installed")
+def require_program(name: str) -> str:
+    """Return the path of a program, also of one that is only in the administrator's PATH."""
+    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    return found or pytest.skip(f"{name} is not installed")
+
+
+def write_nginx_command(folder: Path, site: str, main: str = "") -> list[str]:
+    """Write a configuration with a site, and return the command that runs nginx with it."""
+    program, path = require_program("nginx"), folder / "nginx.conf"
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    path.write_text(
+        f"{main}pid {folder}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}{site}}}\n"
+    )
+    return [program, "-e", "stderr", "-p", str(folder), "-c", str(path)]
 
 
 def run(*command: str) -> tuple[int, str]:
@@ -283,24 +276,10 @@ def run(*command: str) -> tuple[int, str]:
 
 def write_certificate(folder: Path) -> None:
     """Write a self-signed certificate under the names that certbot uses."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "signals.example.com")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "fullchain.pem").write_bytes(certificate.public_bytes(pem))
-    (folder / "privkey.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    key, name = ec.generate_private_key(ec.SECP256R1()), "signals.example.com"
+    certificate = issue_certificate(name, key, key, [name], is_authority=False)
+    (folder / "fullchain.pem").write_bytes(certificate)
+    (folder / "privkey.pem").write_bytes(encode_key(key))
 
 
 @pytest.mark.clause("verify")

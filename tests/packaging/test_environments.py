@@ -3,7 +3,6 @@
 The environments are run with interpreters that only say their version or name.
 """
 
-import ast
 import os
 import re
 import shutil
@@ -40,19 +39,25 @@ esac
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkout"
-    (folder / "tools").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "tools/create_venv.sh"):
-        (folder / name).write_bytes((ROOT / name).read_bytes())
-    (folder / "tools" / "create_venv.sh").chmod(0o755)
+    return copy_files(tmp_path / "checkout", "Makefile", "pyproject.toml", "tools/create_venv.sh")
+
+
+def copy_files(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
     return folder
 
 
-def write_version(folder: Path, version: str) -> str:
-    path = folder / f"python{version}"
-    path.write_text(INTERPRETER.format(version=version))
+def write_python(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
     path.chmod(0o755)
-    return str(path)
+    return path
+
+
+def write_version(folder: Path, version: str) -> str:
+    return str(write_python(folder / f"python{version}", INTERPRETER.format(version=version)))
 
 
 def make_venv(checkout: Path, *variables: str, **environment: str) -> tuple[int, list[str]]:
@@ -150,25 +155,13 @@ BROKEN = "#!/bin/sh\necho 'pyenv: command not found' >&2\nexit 127\n"
 
 @pytest.fixture
 def ci_checkout(tmp_path: Path) -> Path:
-    folder = tmp_path / "a checkout"
-    for name in ("pyproject.toml", "tools/list_pythons.sh", ".ci/run"):
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target)
+    names = ("pyproject.toml", "tools/list_pythons.sh", ".ci/run")
+    folder = copy_files(tmp_path / "a checkout", *names)
     (folder / "Makefile").write_text(MAKEFILE)
     write_python(folder / ".venv" / "bin" / "python", WORKING)
     for tool in ("bash", "dirname", "echo", "grep", "make", "sed"):
-        found = shutil.which(tool)
-        assert found is not None
-        (folder / "tools" / tool).symlink_to(found)
+        (folder / "tools" / tool).symlink_to(shutil.which(tool))
     return folder
-
-
-def write_python(path: Path, content: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content)
-    path.chmod(0o755)
-    return path
 
 
 def run(ci_checkout: Path, *command: str) -> tuple[int, list[str], list[str]]:
@@ -318,19 +311,9 @@ def test_an_unexpected_skip_fails_only_on_request(
         "pytest_runtest_makereport = it\n"
     )
     (tmp_path / "test_bodies.py").write_text(BODIES)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "rules",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-    ]
+    command = f"{sys.executable} -m pytest -p rules -p no:cacheprovider -c /dev/null"
     ran = subprocess.run(
-        [*command, f"--rootdir={tmp_path}", tmp_path],
+        [*command.split(), f"--rootdir={tmp_path}", tmp_path],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}", "FAIL_ON_SKIP": variable},
         cwd=tmp_path,
         capture_output=True,
@@ -392,16 +375,10 @@ def test_its_metadata_has_version_readme_license_and_links(wheel: Path) -> None:
 @pytest.mark.prove
 def test_served_from_an_empty_folder_it_answers_every_tool(wheel: Path, tmp_path: Path) -> None:
     signals = install(wheel, tmp_path / "venv")
-    folder = tmp_path / "empty"
-    folder.mkdir()
+    (folder := tmp_path / "empty").mkdir()
     port = find_free_port()
-    env = {
-        "PATH": os.environ["PATH"],
-        "SIGNALS_PORT": port,
-        "SIGNALS_METRICS_PORT": "0",
-    }
-    process = RunningCommand.start(folder, str(signals), "serve", env=env)
-    try:
+    env = {"PATH": os.environ["PATH"], "SIGNALS_PORT": port, "SIGNALS_METRICS_PORT": "0"}
+    with RunningCommand.start(folder, str(signals), "serve", env=env) as process:
         process.wait_for_line("--header")
         process.wait_until_caught_up()
         created = subprocess.run(
@@ -416,12 +393,13 @@ def test_served_from_an_empty_folder_it_answers_every_tool(wheel: Path, tmp_path
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
             for tool in TOOLS:
-                assert call(client, tool.name).get("isError") is not True, tool.name
+                params = {"name": tool.name, "arguments": {}}
+                body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+                answer = client.post("/api/v1/mcp", json=body).json()
+                assert answer["result"]["isError"] is False, tool.name
             for path in ("/", "/docs", "/legal", "/sign-in", "/api/v1/openapi.json"):
                 assert client.get(path).status_code == 200, path
         assert process.stop() == 0
-    finally:
-        process.kill()
 
 
 def install(wheel: Path, folder: Path) -> Path:
@@ -440,14 +418,6 @@ def install(wheel: Path, folder: Path) -> Path:
     shown = subprocess.check_output([folder / "bin" / "python", "-c", show], cwd="/", text=True)
     assert shown.split() == [str(site / "service"), str(site / "web")]
     return folder / "bin" / "signals"
-
-
-def call(client: httpx.Client, tool: str) -> dict[str, object]:
-    params = {"name": tool, "arguments": {}}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    response = client.post("/api/v1/mcp", json=body).raise_for_status()
-    result: dict[str, object] = response.json()["result"]
-    return result
 
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -523,13 +493,10 @@ def test_each_supported_python_is_named_and_tested_by_the_workflow() -> None:
 
 @pytest.mark.clause("operation")
 def test_every_installed_package_is_typed_and_covered() -> None:
-    installed = {name.removesuffix("*") for name in find_included()}
-    assert {path.parent.name for path in ROOT.glob("*/py.typed")} == installed
+    included = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    installed = {name.removesuffix("*") for name in included}
+    assert {package.name for package in PACKAGES} == installed
     assert set(PYPROJECT["tool"]["coverage"]["run"]["source_pkgs"]) == installed
-
-
-def find_included() -> list[str]:
-    return list(PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
 
 
 @pytest.mark.clause("operation")
@@ -546,57 +513,12 @@ def test_the_changelog_begins_with_the_changes_of_the_next_release() -> None:
 @pytest.mark.clause("operation")
 def test_the_version_is_written_nowhere_else_in_the_code() -> None:
     assert "version" in PROJECT["dynamic"]
-    folders = [ROOT / name.removesuffix("*") for name in find_included()]
-    holding = [
-        path.relative_to(ROOT)
-        for folder in folders
-        for path in folder.rglob("*.py")
-        if f'"{VERSION}"' in path.read_text()
-    ]
-    assert holding == [Path("schemas/version.py")]
-
-
-SERVING_PACKAGES = (
-    *("access", "compute", "mcp_server", "rest_shim", "schemas", "service", "serving", "store"),
-    "web",
-)
-HTTP_CLIENTS = {
-    "aiohttp",
-    "http.client",
-    "httpx",
-    "httpx2",
-    "requests",
-    "urllib.request",
-    "urllib3",
-}
-
-
-@pytest.mark.clause("tests")
-@pytest.mark.prove
-def test_every_package_imports_only_one_http_client() -> None:
-    users: dict[str, list[str]] = {}
-    for package in SERVING_PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            names = set[str | None]()
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Import):
-                    names |= {alias.name for alias in node.names}
-                elif isinstance(node, ast.ImportFrom):
-                    names.add(node.module)
-            for name in names & HTTP_CLIENTS:
-                users.setdefault(name, []).append(str(path.relative_to(ROOT)))
-    # ccxt sends its requests by aiohttp, and its venue only translates the errors.
-    assert users.pop("aiohttp") == ["compute/sources/ccxt_venue.py"]
-    # Only its reader of NO_PROXY is used.
-    assert users.pop("urllib.request") == ["service/config/settings.py"]
-    assert set(users) == {"httpx2"}, users
+    modules = [path for package in PACKAGES for path in package.rglob("*.py")]
+    holding = [path for path in modules if f'"{VERSION}"' in path.read_text()]
+    assert holding == [ROOT / "schemas" / "version.py"]
 
 
 @pytest.mark.clause("tests")
 def test_the_locks_of_the_service_hold_no_other_client_that_only_we_need() -> None:
     for lock in ("requirements.lock", "deploy/requirements-live.lock"):
-        names = set(
-            re.findall(r"^([a-z0-9-]+)(?:\[.+\])?==", (ROOT / lock).read_text(), re.MULTILINE)
-        )
-        assert "httpx" not in names
-        assert "httpx2" in names
+        assert {name for name, _ in read_lock(lock)} & {"httpx", "httpx2"} == {"httpx2"}

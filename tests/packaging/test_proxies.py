@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.packaging.test_deploy_files import DEPLOY, require_program, write_certificate
+from tests.packaging.test_deploy_files import (
+    DEPLOY,
+    require_program,
+    write_certificate,
+    write_nginx_command,
+)
 from tests.support.signals_command import (
     COMMAND,
     RunningCommand,
@@ -27,7 +31,6 @@ from tests.support.signals_command import (
 
 pytestmark = [pytest.mark.clause("operation"), pytest.mark.prove, pytest.mark.long]
 
-NGINX_PATH = "/usr/sbin:/usr/bin"
 CLIENTS = 6
 # Longer than either proxy keeps a connection to the service, shorter than the service does.
 IDLE_S = 60
@@ -63,7 +66,6 @@ class Supervised:
         process = subprocess.Popen(
             command, env=env, cwd=self._folder, stderr=subprocess.PIPE, pass_fds=kept
         )
-        assert process.stderr is not None
         self.running = RunningCommand(process, os.dup(process.stderr.fileno()))
         self.running.wait_for_line("Register with a client")
         while self._listener < 0:
@@ -102,7 +104,6 @@ def run_caddy(folder: Path, ports: list[str]) -> Iterator[tuple[str, str]]:
 @contextmanager
 def run_nginx(folder: Path, ports: list[str]) -> Iterator[tuple[str, str]]:
     """Run the two shipped sites with a certificate; yield the ports of TLS and HTTP."""
-    require_program("nginx", path=NGINX_PATH)
     https, http = find_free_port(), find_free_port()
     write_certificate(folder)
     site = (DEPLOY / "nginx.conf").read_text() + (DEPLOY / "nginx-tls.conf").read_text()
@@ -118,17 +119,7 @@ def run_nginx(folder: Path, ports: list[str]) -> Iterator[tuple[str, str]]:
         assert shipped in site
         site = site.replace(shipped, used)
     site = re.sub(r"listen \[::\].*\n", "", site)
-    temporary = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (folder / "nginx.conf").write_text(
-        f"daemon off;\nuser root;\npid {folder}/pid;\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{temporary}{site}}}\n"
-    )
-    program = shutil.which("nginx", path=NGINX_PATH) or ""
-    command = [program, "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")]
-    with run_proxy(folder, command, {}):
+    with run_proxy(folder, write_nginx_command(folder, site, "daemon off;\nuser root;\n"), {}):
         yield https, http
 
 
@@ -149,20 +140,15 @@ def run_proxy(folder: Path, command: list[str], env: dict[str, str]) -> Iterator
 @asynccontextmanager
 async def open_client(https: str, api_key: str) -> AsyncIterator[httpx.AsyncClient]:
     """Open a client of a proxy that has begun to listen."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     address, headers = f"https://localhost:{https}", {"authorization": f"Bearer {api_key}"}
-    async with (
-        httpx.AsyncClient(base_url=address, verify=context, timeout=60, headers=headers) as client,
-        asyncio.timeout(60),
-    ):
-        while True:
-            with suppress(httpx.ConnectError):
-                await client.get("/api/v1")
-                break
     async with httpx.AsyncClient(
-        base_url=address, verify=context, timeout=60, headers=headers
+        base_url=address, verify=False, timeout=60, headers=headers
     ) as client:
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(httpx.ConnectError):
+                    await client.get("/api/v1")
+                    break
         yield client
 
 
@@ -234,5 +220,4 @@ async def test_no_call_fails_after_a_pause_or_in_a_restart(
                     await asyncio.to_thread(server.restart)
                     await asyncio.sleep(1)
                 is_over.set()
-            print(f"\n{proxy}, {server_count} serving: {counts}")
             assert counts.keys() == {"200"}
