@@ -45,15 +45,8 @@ def parse_ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-class Reply(NamedTuple):
-    """The response to a call; `resets_at` (epoch ms) is the end of its quota's day.
-
-    `resets_at` is 0 if the response has no quota.
-    """
-
-    status: int
-    body: Any
-    resets_at: int
+# Status, body, and the end of the quota's day (epoch ms, 0 if the response has no quota).
+Reply = tuple[int, Any, int]
 
 
 @dataclass
@@ -93,20 +86,18 @@ class Caller:
             except UNREACHABLE_ERRORS as error:
                 self._totals.failures[type(error).__name__] += 1
             else:
-                if reply.status != 503:
-                    return self._count_reply(reply)
+                status, _, resets_at = reply
+                if status != 503:
+                    noted = {200: self._totals.answered, 429: self._totals.refused}[status]
+                    noted[self.label, resets_at // DAY_MS - 1] += 1
+                    return reply
                 self._totals.failures["503"] += 1
             await asyncio.sleep(PACE_S)
-
-    def _count_reply(self, reply: Reply) -> Reply:
-        noted = {200: self._totals.answered, 429: self._totals.refused}[reply.status]
-        noted[self.label, reply.resets_at // DAY_MS - 1] += 1
-        return reply
 
     async def _call_rest(self, address: str, arguments: dict[str, Any]) -> Reply:
         url = f"{address}/api/v1/signals"
         response = await self._client.get(url, params=arguments, headers=self._headers)
-        return Reply(response.status_code, response.json(), parse_reset(response))
+        return response.status_code, response.json(), parse_reset(response)
 
     async def _call_mcp(self, address: str, arguments: dict[str, Any]) -> Reply:
         params = {"name": "signals_get_signals", "arguments": arguments}
@@ -115,7 +106,7 @@ class Caller:
         response = await self._client.post(url, json=body, headers=self._headers)
         result = response.json()["result"]
         status = result["_meta"]["signals/status"] if result["isError"] else 200
-        return Reply(status, result.get("structuredContent"), parse_reset(response))
+        return status, result.get("structuredContent"), parse_reset(response)
 
 
 def parse_reset(response: httpx.Response) -> int:
@@ -135,7 +126,9 @@ class FeedReader:
     async def read(self) -> None:
         """Read all rows and then new ones, until cancelled."""
         while True:
-            page = await self._page()
+            asked = {"tier": "all", "order": "oldest", "limit": PAGE, "since": self._since}
+            status, page, _ = await self._caller.call(self._face, asked)
+            assert status == 200, page
             self.rows += [Row(parse_ms(r["created_at"]), r["id"]) for r in page["signals"]]
             self._since = page["pagination"]["next_cursor"] or self._since
             if not page["pagination"]["has_more"]:
@@ -143,13 +136,6 @@ class FeedReader:
 
     def has_read(self, created_at: int) -> bool:
         return bool(self.rows) and self.rows[-1].created_at == created_at
-
-    async def _page(self) -> dict[str, Any]:
-        asked = {"tier": "all", "order": "oldest", "limit": PAGE, "since": self._since}
-        reply = await self._caller.call(self._face, asked)
-        assert reply.status == 200, reply
-        page: dict[str, Any] = reply.body
-        return page
 
 
 class QuotaSpender:
@@ -164,11 +150,9 @@ class QuotaSpender:
         while True:
             calls = [self._caller.call("rest", {"limit": 1}) for _ in range(PARALLEL_CALLS)]
             replies = await asyncio.gather(*calls)
-            if all(reply.status == 429 for reply in replies):
-                await self._wait_for_next_day(replies[0].resets_at)
-
-    async def _wait_for_next_day(self, resets_at: int) -> None:
-        await wait_until(lambda: self._clock() >= resets_at, within_s=None)
+            if all(status == 429 for status, *_ in replies):
+                *_, resets_at = replies[0]
+                await wait_until(lambda ends=resets_at: self._clock() >= ends, within_s=None)
 
 
 async def wait_until(
@@ -200,11 +184,10 @@ class Leader(NamedTuple):
 
 
 class LeaderWatch:
-    """The current leader, the sessions of all leaders, and the most leaders at a time."""
+    """The current leader, and the most leaders at a time."""
 
     def __init__(self, url: str) -> None:
         self.current: Leader | None = None
-        self.sessions: list[int] = []
         self.max_at_once = 0
         self._url = url
 
@@ -220,24 +203,17 @@ class LeaderWatch:
         session = await asyncpg.connect(self._url)
         try:
             while True:
-                self._record(await session.fetch(HOLDERS, COMPUTE_LOCK_ID))
+                rows = await session.fetch(HOLDERS, COMPUTE_LOCK_ID)
+                self.max_at_once = max(self.max_at_once, len(rows))
+                # A session is named after its process.
+                found = [
+                    Leader(session_pid, int(re.search(r"pid (\d+)", name)[1]), writes)
+                    for session_pid, name, writes in rows
+                ]
+                self.current = found[0] if found else None
                 await asyncio.sleep(WATCHES_EVERY_S)
         finally:
             session.terminate()
-
-    def _record(self, rows: list[asyncpg.Record]) -> None:
-        self.max_at_once = max(self.max_at_once, len(rows))
-        found = [Leader(session, parse_pid(name), writes) for session, name, writes in rows]
-        self.current = found[0] if found else None
-        if self.current is not None and self.current.session not in self.sessions[-1:]:
-            self.sessions.append(self.current.session)
-
-
-def parse_pid(name: str) -> int:
-    """Return the process that a session is named after."""
-    found = re.search(r"pid (\d+)", name)
-    assert found is not None, name
-    return int(found[1])
 
 
 SERVING, COMPUTING = 3, 2
@@ -318,17 +294,14 @@ class Fleet:
         """Wait until a process leads; return its session and the process."""
         await wait_until(lambda: self.leaders.current is not None, SHOWS_WITHIN_S)
         now = self.leaders.current
-        assert now is not None
         return now.session, next(node for node in self.computing if node.pid == now.pid)
 
     async def wait_for_takeover(self, ended: int) -> None:
         """Wait until a process leads with another session than the ended one."""
-
-        def leads() -> bool:
-            now = self.leaders.current
-            return now is not None and now.session != ended
-
-        await wait_until(leads, TAKES_OVER_WITHIN_S)
+        await wait_until(
+            lambda: self.leaders.current is not None and self.leaders.current.session != ended,
+            TAKES_OVER_WITHIN_S,
+        )
 
     async def wait_until_shown(self, hour: int) -> None:
         """Wait until every serving process serves the run of an hour."""

@@ -75,7 +75,6 @@ class ServiceNode:
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None
         return self._process.pid
 
     @property
@@ -112,8 +111,4 @@ def _run(work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
     log_to_standard_error(settings.log_level, settings.log_format)
-    raise SystemExit(asyncio.run(_run_work(work, settings, clock)))
-
-
-async def _run_work(work: Work, settings: Settings, clock: ManualClock) -> int:
-    return await work(settings, clock)
+    raise SystemExit(asyncio.run(work(settings, clock)))

@@ -2,16 +2,13 @@
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from signal import SIGKILL
-from time import monotonic
-from typing import Any
 
 import asyncpg
 import httpx
@@ -55,21 +52,12 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid
 
 
 class FaultInjector:
-    """Makes a fault soon after a run is due; counts faults, and measures takeovers."""
+    """Makes faults soon after a run is due."""
 
     def __init__(self, fleet: Fleet, totals: CallTotals, rng: random.Random) -> None:
-        self.made: Counter[str] = Counter()
-        self.takeovers_s: list[float] = []
         self._fleet = fleet
         self._totals = totals
         self._rng = rng
-
-    async def inject(self, kind: str, hour: int, *, is_amid_a_pass: bool) -> None:
-        """Make a fault when the run of an hour is due, or while it is being committed."""
-        if is_amid_a_pass:
-            await self._wait_until_writing(hour)
-        await getattr(self, kind)(hour)
-        self.made[kind] += 1
 
     async def kill_serving(self, hour: int) -> None:
         self._rng.choice(self._fleet.serving).kill()
@@ -81,23 +69,22 @@ class FaultInjector:
     async def kill_leader(self, hour: int) -> None:
         session, leader = await self._fleet.wait_for_leader()
         leader.kill()
-        await self._wait_for_takeover(session)
+        await self._fleet.wait_for_takeover(session)
 
     async def halt_leader(self, hour: int) -> None:
         session, leader = await self._fleet.wait_for_leader()
         with leader.halt():
-            await self._wait_for_takeover(session)
+            await self._fleet.wait_for_takeover(session)
             await self._fleet.wait_until_shown(hour)
 
     async def cut_all_sessions(self, hour: int) -> None:
         await cut_sessions(self._fleet.server.url())
 
     async def cut_some_sessions(self, hour: int) -> None:
-        session = await asyncpg.connect(self._fleet.server.url())
-        pids = [row["pid"] for row in await session.fetch(SESSIONS)]
-        for pid in self._rng.sample(pids, len(pids) // 2):
-            await session.execute(CUT_ONE, pid)
-        await session.close()
+        async with open_and_close(asyncpg.connect(self._fleet.server.url())) as session:
+            pids = [row["pid"] for row in await session.fetch(SESSIONS)]
+            for pid in self._rng.sample(pids, len(pids) // 2):
+                await session.execute(CUT_ONE, pid)
 
     async def restart_database(self, hour: int) -> None:
         """Stop the database, and start it again once clients have failed."""
@@ -123,26 +110,22 @@ class FaultInjector:
         await self.kill_leader(hour)
         other.clock.be_off(0)
 
-    async def _wait_until_writing(self, hour: int) -> None:
+    async def wait_until_writing(self, hour: int) -> None:
         """Wait until the leader commits, or until the run of the hour is over."""
-        shown = asyncio.create_task(self._fleet.wait_until_shown(hour))
-        await wait_until(lambda: shown.done() or self._is_writing, None, every_s=0.005)
+        shown, leaders = (
+            asyncio.create_task(self._fleet.wait_until_shown(hour)),
+            self._fleet.leaders,
+        )
+        await wait_until(
+            lambda: shown.done() or (leaders.current is not None and leaders.current.is_writing),
+            None,
+            every_s=0.005,
+        )
         shown.cancel()
-        self.made["amid a pass"] += self._is_writing
-
-    @property
-    def _is_writing(self) -> bool:
-        leader = self._fleet.leaders.current
-        return leader is not None and leader.is_writing
 
     def _pick_other(self, node: ServiceNode) -> ServiceNode:
         first, second = self._fleet.computing
         return second if node is first else first
-
-    async def _wait_for_takeover(self, session: int) -> None:
-        began = monotonic()
-        await self._fleet.wait_for_takeover(session)
-        self.takeovers_s.append(monotonic() - began)
 
 
 # The last five are late in the days after it, but their bars arrive soon.
@@ -203,45 +186,6 @@ KINDS = (
 )
 
 
-@dataclass
-class Run:
-    """A run and its results; the readers received the rows after `since`."""
-
-    fleet: Fleet
-    faults: FaultInjector
-    totals: CallTotals
-    spender: QuotaSpender
-    readers: list[FeedReader]
-    since: int
-    late_hours: int = 0
-
-    def works(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield the coroutines that run during all hours."""
-        yield self.fleet.supervise()
-        yield self.spender.spend()
-        yield from (reader.read() for reader in self.readers)
-
-    async def go_through(self, hours: Iterable[int], kinds: Iterator[Fault]) -> None:
-        """Let each hour become due with its fault, and wait until all processes serve it."""
-        for hour in hours:
-            self.fleet.clocks.now = to_market_ms(hour) + AFTER_DUE_MS
-            if (fault := next(kinds)) is not None:
-                kind, is_amid_a_pass = fault
-                await self.faults.inject(kind, hour, is_amid_a_pass=is_amid_a_pass)
-            await self.fleet.wait_until_shown(hour)
-            if await fetched(self.fleet.server.url(), LATE):
-                await self.fleet.wait_for_late_bars()
-                self.late_hours += 1
-
-    async def end(self) -> None:
-        """Wait until every client has read all rows and one has used up its quota."""
-        newest = (await published(self.fleet.server.url(), self.since))[-1]
-        await wait_until(
-            lambda: bool(self.totals.refused) and all(r.has_read(newest) for r in self.readers),
-            ENDS_WITHIN_S,
-        )
-
-
 @pytest.mark.parametrize(
     ("postgres", "size"),
     [
@@ -254,25 +198,32 @@ class Run:
 async def test_no_fault_costs_a_client_a_row_or_a_call(
     private_postgres: PostgresServer, tmp_path: Path, size: Size
 ):
-    async with ran(private_postgres, tmp_path, size) as run:
+    async with ran(private_postgres, tmp_path, size) as (fleet, totals, readers, since):
         url = private_postgres.url()
-        assert await run.fleet.stop(run.fleet.nodes) == [0] * len(run.fleet.nodes)
-        rows = await published(url, run.since)
+        assert await fleet.stop(fleet.nodes) == [0] * len(fleet.nodes)
+        rows = await published(url, since)
         assert len(rows) > size.hours
-        for reader in run.readers:
+        for reader in readers:
             assert [row.created_at for row in reader.rows] == rows
             assert len({row.id for row in reader.rows}) == len(rows)
-        await check_quota(url, run.totals, size.daily_limit)
+        await check_quota(url, totals, size.daily_limit)
         await check_passes(url)
-        assert run.fleet.leaders.max_at_once == 1
-        assert {status for does, status in run.fleet.ended if does == "serves"} <= {-SIGKILL}
-        assert await audited(run.fleet) == []
-        print_figures(run, rows)
+        assert fleet.leaders.max_at_once == 1
+        assert {status for does, status in fleet.ended if does == "serves"} <= {-SIGKILL}
+        async with open_and_close(open_postgres_market(url)) as market:
+            universe = load_universe(fleet.nodes[0].settings.universe)
+            assert (await audit_market(market, universe, INDICATORS)).findings == []
 
 
 @asynccontextmanager
-async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator[Run]:
-    """Run all hours with their faults until the clients have read all rows."""
+async def ran(
+    server: PostgresServer, folder: Path, size: Size
+) -> AsyncIterator[tuple[Fleet, CallTotals, list[FeedReader], int]]:
+    """Run all hours with their faults until the clients have read all rows.
+
+    Yield the fleet, the responses to all clients, and the readers, which received the rows after a
+    time (epoch ms).
+    """
     rng, totals = random.Random(size.seed), CallTotals()
     start = parse_ms(START)
     first = find_last_run(start)
@@ -282,18 +233,37 @@ async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator
         Fleet(server, folder, client, start, TICKERS, size.daily_limit).run() as fleet,
     ):
         await fleet.wait_until_shown(first)
-        faults = FaultInjector(fleet, totals, rng)
         since = (await published(server.url(), 0))[-1]
-        clients = await new_clients(fleet, totals, random.Random(size.seed), since)
-        run = Run(fleet, faults, totals, *clients, since)
+        spender, readers = await new_clients(fleet, totals, random.Random(size.seed), since)
+        works = [fleet.supervise(), spender.spend(), *(reader.read() for reader in readers)]
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(work) for work in run.works()]
-            last = first + size.hours * HOUR_S
-            await run.go_through(range(first + HOUR_S, last + 1, HOUR_S), size.faults(rng))
-            await run.end()
+            beside = [group.create_task(work) for work in works]
+            hours = range(first + HOUR_S, first + size.hours * HOUR_S + 1, HOUR_S)
+            await go_through(hours, fleet, FaultInjector(fleet, totals, rng), size.faults(rng))
+            newest = (await published(server.url(), since))[-1]
+            await wait_until(
+                lambda: bool(totals.refused) and all(r.has_read(newest) for r in readers),
+                ENDS_WITHIN_S,
+            )
             for task in beside:
                 task.cancel()
-        yield run
+        yield fleet, totals, readers, since
+
+
+async def go_through(
+    hours: Iterable[int], fleet: Fleet, injector: FaultInjector, faults: Iterator[Fault]
+) -> None:
+    """Let each hour become due with its fault, and wait until all processes serve it."""
+    for hour in hours:
+        fleet.clocks.now = to_market_ms(hour) + AFTER_DUE_MS
+        if (fault := next(faults)) is not None:
+            kind, is_amid_a_pass = fault
+            if is_amid_a_pass:
+                await injector.wait_until_writing(hour)
+            await getattr(injector, kind)(hour)
+        await fleet.wait_until_shown(hour)
+        if await fetched(fleet.server.url(), LATE):
+            await fleet.wait_for_late_bars()
 
 
 async def begin_history(url: str, start: int, days: int) -> None:
@@ -307,11 +277,10 @@ async def new_clients(
     fleet: Fleet, totals: CallTotals, rng: random.Random, since: int
 ) -> tuple[QuotaSpender, list[FeedReader]]:
     """Return a client that uses up its quota and the feed's readers, each with its own key."""
-    access = await open_postgres_access(fleet.server.url())
     clock = fleet.clocks.get_clock(0)
     labels = ["spender", *(f"reader {place}" for place in range(len(FACES)))]
-    made = [(label, await OperatorKeys(access, clock).create(label)) for label in labels]
-    await access.close()
+    async with open_and_close(open_postgres_access(fleet.server.url())) as access:
+        made = [(label, await OperatorKeys(access, clock).create(label)) for label in labels]
     first, *rest = [Caller(fleet.client, fleet.addresses, *key, totals, rng) for key in made]
     readers = [FeedReader(*given, format_instant(since)) for given in zip(rest, FACES, strict=True)]
     return QuotaSpender(first, clock), readers
@@ -319,8 +288,7 @@ async def new_clients(
 
 async def fetched(url: str, query: str, *values: object) -> list[asyncpg.Record]:
     async with open_and_close(asyncpg.connect(url)) as session:
-        found: list[asyncpg.Record] = await session.fetch(query, *values)
-        return found
+        return await session.fetch(query, *values)
 
 
 async def published(url: str, since: int) -> list[int]:
@@ -345,24 +313,3 @@ async def check_passes(url: str) -> None:
     spans = [(r["first_created_at"], r["last_created_at"]) for r in passes]
     ends = [end for span in spans if None not in span for end in span]
     assert ends == sorted(ends)
-
-
-async def audited(fleet: Fleet) -> list[str]:
-    market = await open_postgres_market(fleet.server.url())
-    report = await audit_market(market, load_universe(fleet.nodes[0].settings.universe), INDICATORS)
-    await market.close()
-    return report.findings
-
-
-def print_figures(run: Run, rows: list[int]) -> None:
-    """Print what happened, for `make prove`."""
-    totals, faults, leaders = run.totals, run.faults, run.fleet.leaders
-    waited = sorted(round(took, 2) for took in faults.takeovers_s)
-    print(f"faults {dict(faults.made)}; ended {dict(run.fleet.ended)}")
-    print(f"sessions that led {len(leaders.sessions)}; takeovers took {waited} s")
-    print(f"{run.late_hours} hours with late bars")
-    print(f"{len(rows)} rows to each of {len(run.readers)} readers")
-    print(
-        f"{totals.answered.total()} answers, {totals.refused.total()} refusals; "
-        f"{dict(totals.failures)}"
-    )
