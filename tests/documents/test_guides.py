@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,24 +57,16 @@ PRINT_SECRETS = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
 SHELL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
-def extract_purchase(page: str) -> str:
-    (block,) = (one for one in re.findall(r"```sh\n(.*?)```", PAGES[page], re.S) if "pay" in one)
-    return str(block)
-
-
 @pytest.mark.clause("documents")
 @pytest.mark.clause("1.37")
 @SHELL
 def test_the_purchase_by_curl_ends_in_a_working_key(tmp_path):
+    blocks = re.findall(r"```sh\n(.*?)```", PAGES["members"], re.S)
+    (purchase,) = (block for block in blocks if "pay" in block)
     bars = write_bars(tmp_path / "bars")
     with served_process(tmp_path, source=f"files:{bars}") as (address, printed):
         done = subprocess.run(
-            [
-                "sh",
-                "-eu",
-                "-c",
-                extract_purchase("members").replace(ADDRESS, address) + PRINT_SECRETS,
-            ],
+            ["sh", "-eu", "-c", purchase.replace(ADDRESS, address) + PRINT_SECRETS],
             capture_output=True,
             text=True,
             timeout=60,
@@ -136,14 +129,10 @@ def test_no_page_installs_the_distribution_from_a_package_index():
     assert [n for n, page in pages.items() if "signals[" in page or "signals-mcp[" in page] == []
 
 
-GUIDE = PAGES["deployment"]
-
-
 @pytest.mark.clause("documents")
 def test_the_settings_of_the_deployment_guide_are_valid():
-    block = re.search(r"```sh\n((?:SIGNALS_\w+=\S+\n)+)```", GUIDE)
-    assert block is not None
-    given = dict(line.split("=", 1) for line in block[1].splitlines())
+    block = re.search(r"```sh\n((?:SIGNALS_\w+=\S+\n)+)```", PAGES["deployment"])[1]
+    given = dict(line.split("=", 1) for line in block.splitlines())
     assert Settings.read(given).model_fields_set == {n.removeprefix(PREFIX).lower() for n in given}
 
 
@@ -167,20 +156,19 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
 
 def run_curl(line: str, address: str, api_key: str) -> httpx.Response:
     """Send the request of a curl command, of which only -H and -d are known."""
-    arguments = iter(shlex.split(line.replace("\\\n", " ").replace("$SIGNALS_API_KEY", api_key)))
-    assert next(arguments) == "curl"
-    url, headers, body = "", {}, None
-    for argument in arguments:
-        if argument == "-H":
-            name, value = next(arguments).split(": ")
-            headers[name] = value
-        elif argument == "-d":
-            body = next(arguments)
-        else:
-            url = argument
-    assert url.startswith(ADDRESS)
-    method = "GET" if body is None else "POST"
-    return httpx.request(method, url.replace(ADDRESS, address), headers=headers, content=body)
+    curl, *words = shlex.split(line.replace("\\\n", " ").replace("$SIGNALS_API_KEY", api_key))
+    assert curl == "curl"
+    parser = ArgumentParser()
+    for option in ("url", "-H", "-d"):
+        parser.add_argument(option, action="append" if option == "-H" else "store")
+    args = parser.parse_args(words)
+    assert args.url.startswith(ADDRESS)
+    return httpx.request(
+        "GET" if args.d is None else "POST",
+        args.url.replace(ADDRESS, address),
+        headers=dict(header.split(": ") for header in args.H or ()),
+        content=args.d,
+    )
 
 
 def list_missing(shown: Any, answer: Any, path: str = "") -> list[str]:
@@ -209,13 +197,11 @@ def test_the_readme_is_short_and_names_its_clients_prompts_and_registry():
 @pytest.mark.clause("documents")
 @pytest.mark.prove
 def test_the_first_answer_has_the_members_that_the_readme_shows(simulated):
-    call = re.search(r"^curl .*\n", README, re.MULTILINE)
-    shown = re.search(r"```json\n(.*?)```", README, re.DOTALL)
-    assert call
-    assert shown
-    response = run_curl(call[0], *simulated)
+    call = re.search(r"^curl .*\n", README, re.MULTILINE)[0]
+    response = run_curl(call, *simulated)
     assert response.status_code == 200
-    answer, expected = response.json(), json.loads(shown[1])
+    shown = re.search(r"```json\n(.*?)```", README, re.DOTALL)[1]
+    answer, expected = response.json(), json.loads(shown)
     assert list_missing(expected, answer) == []
     assert answer["meta"]["simulated"] is expected["meta"]["simulated"]
     assert set(INDICATOR_IDS) == set(expected["assets"][0]["signals"])
@@ -344,8 +330,7 @@ CURSOR_SCHEMA = "https://raw.githubusercontent.com/cursor/plugins/main/schemas/p
 
 
 def read_plugin(host: str, name: str = "plugin") -> dict[str, Any]:
-    plugin: dict[str, Any] = json.loads((ROOT / f".{host}-plugin" / f"{name}.json").read_text())
-    return plugin
+    return json.loads((ROOT / f".{host}-plugin" / f"{name}.json").read_text())
 
 
 @pytest.mark.clause("install")
