@@ -59,8 +59,7 @@ if find_spec("sniffio") is None:
 @pytest.fixture(params=["mcp", "rest"])
 def transport(request: pytest.FixtureRequest) -> Transport:
     """Each transport in turn, so that a test runs over both."""
-    chosen: Transport = request.param
-    return chosen
+    return request.param
 
 
 @pytest.fixture(scope="session")

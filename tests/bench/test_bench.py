@@ -16,7 +16,6 @@ from bench.load import Call, run_wrk, watch
 from bench.table import Row, format_table
 from schemas.vocabulary import DAY_MS
 from tests.support.example_market import NOON
-from tests.support.running_service import RunningService
 from tools.generate_docs import BLOCK_PATTERN
 
 pytestmark = pytest.mark.clause("tests")
@@ -37,10 +36,6 @@ async def echoing(seen: list[bytes]) -> AsyncIterator[str]:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
-def build_key(served: RunningService) -> dict[str, str]:
-    return {"Authorization": f"Bearer {served.api_key}"}
 
 
 def test_a_table_shows_for_each_figure_if_its_target_was_met():
@@ -96,7 +91,7 @@ async def test_wrk_sends_the_calls_in_turn():
 
 
 async def test_calls_at_a_rate_are_due_evenly_and_all_are_made(served):
-    calls = STATE_OF_ONE.list_calls("MCP", build_key(served), number=3)
+    calls = STATE_OF_ONE.list_calls("MCP", served.key_headers, number=3)
     came = await asyncio.to_thread(watch, served.base_url, calls, 100.0, 0.2)
     usage = await served.fetch_answer("rest", "signals_get_usage")
     assert (len(came.took_s), came.failed.sum()) == (20, 0)
@@ -117,7 +112,7 @@ async def test_a_refused_call_counts_as_failed_or_ends_the_bench(served):
 async def test_a_result_is_the_same_over_both_transports(served):
     over_mcp, over_rest = [
         await asyncio.to_thread(
-            fetch, served.base_url, *STATE_OF_ONE.list_calls(by, build_key(served), number=1)
+            fetch, served.base_url, *STATE_OF_ONE.list_calls(by, served.key_headers, number=1)
         )
         for by in ("MCP", "REST")
     ]

@@ -4,20 +4,17 @@ With SCREENSHOTS=FOLDER the run also saves pictures there.
 """
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from tests.support.browser import (
     BROWSER_TESTS,
@@ -27,12 +24,7 @@ from tests.support.browser import (
     open_tab,
 )
 from tests.support.example_market import fill_full_universe
-from tests.support.running_service import (
-    RunningService,
-    open_loopback_socket,
-    run_app,
-    run_service,
-)
+from tests.support.running_service import RunningService, run_service, serve_app
 from tools.client_environments import get_node_environment
 
 pytestmark = [
@@ -92,16 +84,6 @@ async def bundle_host() -> bytes:
     return script
 
 
-@asynccontextmanager
-async def serve(path: str, response: Response, *others: Route) -> AsyncIterator[str]:
-    async def respond(request: object) -> Response:
-        return response
-
-    with open_loopback_socket() as bound:
-        async with run_app(Starlette(routes=[Route(path, respond), *others]), bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-
-
 @dataclass
 class Stage:
     served: RunningService
@@ -112,15 +94,13 @@ class Stage:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    script = await bundle_host()
-
-    async def send_script(request: object) -> Response:
-        return Response(script, media_type="text/javascript")
-
+    # A response is an application that sends itself.
+    script = Response(await bundle_host(), media_type="text/javascript")
+    host_pages = Router([Route("/host.js", script), Route("/", HTMLResponse(HOST))])
     sandbox_page = HTMLResponse(SANDBOX, headers={"Content-Security-Policy": SANDBOX_POLICY})
     async with (
-        serve("/", HTMLResponse(HOST), Route("/host.js", send_script)) as host,
-        serve("/", sandbox_page) as sandbox,
+        serve_app(lambda _: host_pages) as host,
+        serve_app(lambda _: sandbox_page) as sandbox,
         run_service(tmp_path_factory.mktemp("chat"), allowed_origins=(host,)) as served,
         open_browser() as browser,
     ):
@@ -156,11 +136,6 @@ async def show_result(
         assert window.hosts == {*allowed, urlsplit(stage.served.base_url).netloc}
 
 
-async def save_picture(window: BrowserWindow, name: str) -> None:
-    if folder := os.environ.get("SCREENSHOTS"):
-        await window.page.screenshot(path=Path(folder) / f"chat-{name}.png")
-
-
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_the_state_of_an_asset_is_its_chart_in_the_theme_of_the_host(
@@ -177,7 +152,7 @@ async def test_the_state_of_an_asset_is_its_chart_in_the_theme_of_the_host(
             "one => getComputedStyle(one).backgroundColor.match(/[0-9.]+/g).map(Number)"
         )
         assert (compute_luminance(ground) < 0.5) is (theme == "dark")
-        await save_picture(window, f"chart-{theme}")
+        await window.save_picture("chat", "chart", theme)
         await view.locator(".tabs a", has_text="1d").click()
         await view.locator("#chart", has_text="BTC on 1d").wait_for()
         # The theme changes while the view is open.
@@ -193,7 +168,7 @@ async def test_changed_assets_are_a_board_that_opens_charts(stage: Stage, theme:
         shown = {await row.get_attribute("id") for row in await rows.all()}
         flips = await stage.served.fetch_answer("mcp", FLIPS, timeframe="1d")
         assert shown == {group["ticker"] for group in flips["groups"]}
-        await save_picture(window, f"board-{theme}")
+        await window.save_picture("chat", "board", theme)
         await rows.first.locator("th a:not(.star)").click()
         await view.locator("figure.drawn").wait_for()
         await view.get_by_text("← Board").click()
@@ -221,7 +196,7 @@ async def test_the_state_of_several_assets_is_their_board_on_a_phone_too(
         assert await view.locator(".tabs [aria-current]").inner_text() == tab
         wide = "document.documentElement.scrollWidth - innerWidth"
         assert await view.locator("body").evaluate(f"() => {wide}") <= 0
-        await save_picture(window, f"phone-{tab}")
+        await window.save_picture("chat", "phone", tab)
 
 
 async def test_a_refused_call_shows_its_message(stage: Stage) -> None:

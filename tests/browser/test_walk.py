@@ -5,7 +5,6 @@ run also saves each page there, and the pictures of the README in docs/images.
 """
 
 import os
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +113,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
             await create_owner_link(served.access, served.clock, served.base_url)
         )
         served.client.cookies.clear()
-        cookies: dict[Role, list[dict[str, str]]] = {
+        cookies = {
             "visitor": [],
             "buyer": [],
             "member": [parse_cookie(served, await served.get_session_cookie())],
@@ -137,13 +136,6 @@ async def check_page(walk: BrowserWindow, *, with_axe: bool) -> None:
         await walk.check_accessible()
 
 
-async def save(walk: BrowserWindow, *name: str) -> None:
-    """Save a picture of the whole page, if the run was asked to."""
-    if folder := os.environ.get("SCREENSHOTS"):
-        file = re.sub(r"[^a-z0-9]+", "-", " ".join(name).lower()).strip("-")
-        await walk.page.screenshot(path=Path(folder) / f"{file}.png", full_page=True)
-
-
 @pytest.mark.parametrize("role", PAGES)
 @pytest.mark.parametrize(("width", "scheme", "is_scripted"), WINDOWS)
 async def test_every_page_fits_and_is_accessible(
@@ -155,7 +147,8 @@ async def test_every_page_fits_and_is_accessible(
             address = stage.served.base_url + path.format(checkout=stage.checkout)
             assert (await walk.page.goto(address)).status == 200, path
             await check_page(walk, with_axe=is_scripted)
-            await save(walk, role, path, str(width), scheme, "script" if is_scripted else "plain")
+            mode = "script" if is_scripted else "plain"
+            await walk.save_picture(role, path, str(width), scheme, mode)
             assert walk.complaints == [], path
         assert walk.hosts == {urlsplit(stage.served.base_url).netloc}
 
@@ -166,7 +159,7 @@ async def test_an_error_is_a_page_that_leads_on(stage: Stage, width: int) -> Non
         for path, status in ERRORS.items():
             assert (await walk.page.goto(stage.served.base_url + path)).status == status
             await check_page(walk, with_axe=True)
-            await save(walk, "error", path, str(width))
+            await walk.save_picture("error", path, str(width))
             await walk.page.click("main a >> nth=0")
             assert walk.page.url != stage.served.base_url + path
         assert [said for said in walk.complaints if "Failed to load resource" not in said] == []

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tests.support.running_service import open_loopback_socket, run_app
+from tests.support.running_service import serve_app
 
 KEY = "ek_" + "k" * 43
 
@@ -57,6 +57,5 @@ async def answering(*responses: Response) -> AsyncIterator[tuple[str, list[tuple
         received.append((dict(request.headers), await request.body()))
         await (left.pop(0) if len(left) > 1 else left[0])(scope, receive, send)
 
-    with open_loopback_socket() as bound:
-        async with run_app(app, bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}", received
+    async with serve_app(lambda _: app) as address:
+        yield address, received

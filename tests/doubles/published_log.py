@@ -23,7 +23,7 @@ from tlog_scales.signing import PlainEd25519Signer, Vkey
 from tlog_scales.tlog import Checkpoint
 from tlog_scales.writer import TilesWriter
 
-from tests.support.running_service import open_loopback_socket, run_app
+from tests.support.running_service import serve_app
 
 Row = dict[str, Any]
 FIRST = datetime(2026, 3, 1, 0, 3, tzinfo=UTC)
@@ -250,9 +250,8 @@ def refuse_without_key(request: Request) -> Response | None:
 @asynccontextmanager
 async def serve_log(log: PublishedLog) -> AsyncIterator[str]:
     """Serve a log during the block; yield its address."""
-    with open_loopback_socket() as bound:
-        async with run_app(log.build_app(), bound):
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    async with serve_app(lambda _: log.build_app()) as address:
+        yield address
 
 
 LEAVES = [

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from tlog_scales.signing import MLDSA44CosignatureSigner, Vkey
 from tlog_scales.tlog import Checkpoint, ConsistencyProof, ConsistencyProofInvalid
 
-from tests.support.running_service import open_loopback_socket, run_app
+from tests.support.running_service import serve_app
 
 EMPTY_ROOT = sha256().digest()
 
@@ -114,7 +114,6 @@ async def open_witness(
     """Serve a witness of a log until the end of the block."""
     witness = WitnessDouble([*map(Vkey.from_string, log_vkeys)], name, is_ml_dsa)
     route = Route("/w1/add-checkpoint", witness.add_checkpoint, methods=["POST"])
-    with open_loopback_socket() as bound:
-        witness.url = f"http://127.0.0.1:{bound.getsockname()[1]}/w1"
-        async with run_app(Starlette(routes=[route]), bound):
-            yield witness
+    async with serve_app(lambda _: Starlette(routes=[route])) as address:
+        witness.url = f"{address}/w1"
+        yield witness

@@ -4,13 +4,12 @@ If a proxy serves everything below a path, every link, form and cookie still wor
 """
 
 import asyncio
-import itertools
 import json
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -18,10 +17,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from access.billing.provider import SandboxBilling
-from service.config.settings import Settings
-from service.http.app import create_app
-from service.http.resources import Resources
+from tests.security.wire import open_raw_connection, parse_statuses
 from tests.service.commands.test_cli import write_bars
 from tests.support.bad_inputs import STATE, USAGE
 from tests.support.running_service import (
@@ -29,7 +25,6 @@ from tests.support.running_service import (
     Transport,
     open_loopback_socket,
     run_app,
-    skip_sleep,
 )
 from tests.support.signals_command import (
     SAYS_WITHIN_S,
@@ -39,7 +34,7 @@ from tests.support.signals_command import (
     run_signals,
     start_signals,
 )
-from tests.support.web_page import EMAIL, LINK, Page, buy_plan, check_page
+from tests.support.web_page import EMAIL, LINK, Page, buy_plan, check_page, run_second_service
 
 CONNECTIONS = 64
 FACES: tuple[Transport, Transport] = ("rest", "mcp")
@@ -58,70 +53,42 @@ def new_key(folder: Path) -> str:
 
 
 @contextmanager
-def serving(
-    folder: Path, processes: int, **settings: str
-) -> Iterator[list[tuple[RunningCommand, int]]]:
-    """Serve a folder by several processes; yield each with its port once all listen."""
-    source = f"files:{folder / 'bars'}"
-    with ExitStack() as started:
-        made = []
-        for port in [find_free_port() for _ in range(processes)]:
-            beginning = start_signals(folder, "serve", port=port, source=source, **settings)
-            made.append((started.enter_context(beginning), int(port)))
-        for process, _ in made:
-            process.wait_for_line("--header")
-        yield made
-
-
-@dataclass
-class Connection:
-    """One kept-alive connection that repeats the same call.
-
-    It mostly waits, so that the load falls on the server.
-    """
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    request: bytes
-
-    async def call(self) -> int:
-        """Make the call; return its HTTP status, over MCP the equivalent one."""
-        self.writer.write(self.request)
-        head = await self.reader.readuntil(b"\r\n\r\n")
-        body = await self.reader.readexactly(int(found(rb"content-length: (\d+)", head)))
-        refused = re.search(rb'"signals/status":(\d+)', body)
-        return int(refused[1] if refused else found(rb"HTTP/1.1 (\d+)", head))
-
-
-def found(pattern: bytes, text: bytes) -> bytes:
-    match = re.search(pattern, text)
-    assert match is not None, text
-    return match[1]
+def serving(folder: Path, *options: str, **settings: str) -> Iterator[tuple[RunningCommand, str]]:
+    """Serve a folder until the end of the block; yield the process and the address."""
+    source, port = f"files:{folder / 'bars'}", find_free_port()
+    with start_signals(folder, "serve", *options, port=port, source=source, **settings) as process:
+        process.wait_for_line("--header")
+        yield process, f"http://127.0.0.1:{port}"
 
 
 @asynccontextmanager
 async def connected(
-    port: int, transport: Transport, api_key: str, tool: str
-) -> AsyncIterator[Connection]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        yield Connection(reader, writer, request(transport, api_key, tool))
-    finally:
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
+    address: str, transport: Transport, api_key: str, tool: str
+) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """Yield a function that repeats a call on one kept-alive connection.
 
-
-def request(transport: Transport, api_key: str, tool: str) -> bytes:
+    It returns the HTTP status, over MCP the equivalent one. It mostly waits, so that the load falls
+    on the server.
+    """
     params = {"name": tool, "arguments": {}}
     rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     body = json.dumps(rpc) if transport == "mcp" else ""
     path = tool.removeprefix("signals_get_")
     line = "POST /api/v1/mcp" if transport == "mcp" else f"GET /api/v1/{path}"
-    return (
+    request = (
         f"{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api_key}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}"
     ).encode()
+    async with open_raw_connection(address) as (reader, writer):
+
+        async def call() -> int:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)[1]
+            refused = re.search(rb'"signals/status":(\d+)', await reader.readexactly(int(length)))
+            return int(refused[1]) if refused else parse_statuses(head)[0]
+
+        yield call
 
 
 def stored(folder: Path) -> list[int]:
@@ -131,18 +98,18 @@ def stored(folder: Path) -> list[int]:
 
 
 async def called_until_killed(
-    process: RunningCommand, port: int, api_key: str, after: int
+    process: RunningCommand, address: str, api_key: str, after: int
 ) -> tuple[int, int]:
     """Call over many connections and kill the process meanwhile; return answers and calls."""
-    sent, answered = itertools.count(), itertools.count()
+    sent, answered = count(), count()
 
     async def call_on(transport: Transport) -> None:
-        async with connected(port, transport, api_key, USAGE) as connection:
+        async with connected(address, transport, api_key, USAGE) as call:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 while True:
                     next(sent)
                     # A busy service refuses calls that wait for too long, and does not count them.
-                    status = await connection.call()
+                    status = await call()
                     assert status in (200, 429)
                     if status == 200 and next(answered) == after:
                         process.process.kill()
@@ -160,26 +127,22 @@ def test_no_received_answer_is_missing_from_the_count_if_a_process_is_killed_und
 ) -> None:
     api_key, answered, sent = new_key(folder), 0, 0
     for kill in range(1, kills + 1):
-        with serving(folder, processes=1) as [(process, port)]:
-            answers, calls = asyncio.run(called_until_killed(process, port, api_key, 150 * kill))
+        with serving(folder) as served:
+            answers, calls = asyncio.run(called_until_killed(*served, api_key, 150 * kill))
         answered, sent = answered + answers, sent + calls
-        count = sum(stored(folder))
-        print(f"kill {kill}: {answered} answered <= {count} counted <= {sent} sent")
         assert answers > 150 * kill
-        assert answered <= count <= sent
+        assert answered <= sum(stored(folder)) <= sent
 
 
-async def called_together(api_key: str, ports: Sequence[int], times: int) -> list[int]:
-    """Call each port over both transports at once, several times each; return the statuses."""
+async def called_together(api_key: str, addresses: Sequence[str], times: int) -> list[int]:
+    """Call each address over both transports at once, several times; return the statuses."""
 
-    async def call_on(port: int, transport: Transport) -> list[int]:
-        async with connected(port, transport, api_key, STATE) as connection:
-            return [await connection.call() for _ in range(times)]
+    async def call_on(address: str, transport: Transport) -> list[int]:
+        async with connected(address, transport, api_key, STATE) as call:
+            return [await call() for _ in range(times)]
 
     async with asyncio.timeout(SAYS_WITHIN_S):
-        pending_calls = [
-            call_on(port, transport) for port in ports for transport in FACES for _ in range(4)
-        ]
+        pending_calls = [call_on(*one) for one in [*product(addresses, FACES)] * 4]
         return [status for made in await asyncio.gather(*pending_calls) for status in made]
 
 
@@ -188,18 +151,21 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
     folder: Path,
 ) -> None:
     limit = 150
-    with serving(folder, processes=2, daily_limit=str(limit)) as served:
-        ports = [port for _, port in served]
-        statuses = asyncio.run(called_together(new_key(folder), ports, 20))
+    with (
+        serving(folder, daily_limit=str(limit)) as (_, first),
+        serving(folder, daily_limit=str(limit)) as (_, second),
+    ):
+        both = (first, second)
+        statuses = asyncio.run(called_together(new_key(folder), both, 20))
         assert set(statuses) == {200, 429}
         # If midnight falls between, there are two days, each with its own limit.
         assert max(stored(folder)) == limit
         assert sum(stored(folder)) == statuses.count(200)
 
         fresh = new_key(folder)
-        assert set(asyncio.run(called_together(fresh, ports, 1))) == {200}
+        assert set(asyncio.run(called_together(fresh, both, 1))) == {200}
         assert run_signals(folder, "keys", "revoke", "2").returncode == 0
-        assert set(asyncio.run(called_together(fresh, ports, 1))) == {403}
+        assert set(asyncio.run(called_together(fresh, both, 1))) == {403}
 
 
 @pytest.mark.clause("access", "5.33")
@@ -210,17 +176,14 @@ def test_the_last_calls_before_a_shutdown_are_in_the_log_of_every_process(
     folder: Path, workers: str
 ) -> None:
     api_key = new_key(folder)
-    source, port = f"files:{folder / 'bars'}", find_free_port()
-    command = ("serve", "--workers", workers)
 
-    async def call_by_every_transport() -> None:
+    async def call_by_every_transport(address: str) -> None:
         for transport in FACES * 3:
-            async with connected(int(port), transport, api_key, USAGE) as connection:
-                assert await connection.call() == 200
+            async with connected(address, transport, api_key, USAGE) as call:
+                assert await call() == 200
 
-    with start_signals(folder, *command, port=port, source=source) as process:
-        process.wait_for_line("--header")
-        asyncio.run(call_by_every_transport())
+    with serving(folder, "--workers", workers) as (process, address):
+        asyncio.run(call_by_every_transport(address))
         assert process.stop() == 0
     calls = [(*call.values(),) for call in list_rows(folder, "keys", "requests", "1")]
     assert sorted(call[2:] for call in calls) == [
@@ -232,40 +195,23 @@ def test_the_last_calls_before_a_shutdown_are_in_the_log_of_every_process(
 BELOW = "/below/this"
 
 
-class Prefixed:
-    """A stand-in for a proxy: it forwards requests below a path, and no others."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        assert scope["path"].startswith(f"{BELOW}/"), scope["path"]
-        path = scope["path"].removeprefix(BELOW)
-        await self._app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
-
-
 @asynccontextmanager
 async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service over the same stores that is reachable only below a path."""
+    """A client of a service over the same stores that a proxy passes on only below a path."""
     with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        base_url = address + BELOW
-        app = create_app(
-            Settings(base_url=base_url),
-            Resources(
-                served.market,
-                served.access,
-                SandboxBilling(served.access, served.clock, base_url),
-                served.mailbox,
-                served.clock,
-                skip_sleep,
-            ),
-        )
-        async with (
-            run_app(Prefixed(app), bound),
-            httpx.AsyncClient(base_url=address, follow_redirects=True) as client,
-        ):
-            yield client
+        async with run_second_service(served, base_url=address + BELOW) as second:
+
+            async def forward(scope: Any, receive: Any, send: Any) -> None:
+                assert scope["path"].startswith(f"{BELOW}/"), scope["path"]
+                path = scope["path"].removeprefix(BELOW)
+                await second.app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+
+            async with (
+                run_app(forward, bound),
+                httpx.AsyncClient(base_url=address, follow_redirects=True) as client,
+            ):
+                yield client
 
 
 async def signed_in(served: RunningService, client: httpx.AsyncClient) -> httpx.Response:

@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from access.billing.provider import NoBilling
 from schemas.errors import unavailable_error
 from schemas.operator import Operator
 from tests.support.example_market import make_coverage
-from tests.support.openapi_document import OpenApiDocument
+from tests.support.openapi_document import fetch_document
 from tests.support.running_service import RunningService, break_usage_counting, run_service
 from tests.support.signals_command import (
     ROOT,
@@ -56,61 +55,40 @@ async def named(tmp_path: Path) -> AsyncIterator[RunningService]:
         yield served
 
 
-@pytest.fixture
-async def unbilled(tmp_path: Path) -> AsyncIterator[RunningService]:
-    """The same with billing off."""
-    provider = NoBilling()
-    async with run_service(tmp_path, make_coverage(), provider=provider, operator=ACME) as served:
-        yield served
-
-
-@pytest.mark.clause("4.1.10")
-async def test_the_manifest_names_the_operator_and_the_policies(named: RunningService) -> None:
-    response = await named.client.get("/api/v1")
-    manifest = response.json()
-    assert manifest["operator"] == {"name": ACME.name, "contact": ACME.contact}
-    assert manifest["legal"]["terms"] == ACME.terms_url
-    assert manifest["legal"]["privacy"] == ACME.privacy_url
-    document = OpenApiDocument((await named.client.get("/api/v1/openapi.json")).json())
-    document.check_response("GET", "/api/v1", response)
-
-
-@pytest.mark.clause("4.1.10")
+@pytest.mark.clause("4.1.10", "1.48")
 @pytest.mark.parametrize(
-    ("operator", "shown"),
+    ("operator", "shown", "contact"),
     [
-        (Operator(), None),
-        (Operator(terms_url="https://acme.example/terms"), None),
-        (Operator(name="Acme"), {"name": "Acme"}),
-        (Operator(contact=CONTACT_PAGE), {"contact": CONTACT_PAGE}),
+        (
+            *(ACME, {"name": ACME.name, "contact": ACME.contact}),
+            {"name": ACME.name, "email": ACME.contact},
+        ),
+        (
+            *(replace(ACME, contact=CONTACT_PAGE), {"name": ACME.name, "contact": CONTACT_PAGE}),
+            {"name": ACME.name, "url": CONTACT_PAGE},
+        ),
+        (Operator(terms_url=ACME.terms_url), None, None),
+        (Operator(name="Acme"), {"name": "Acme"}, {"name": "Acme"}),
+        (Operator(contact=CONTACT_PAGE), {"contact": CONTACT_PAGE}, {"url": CONTACT_PAGE}),
     ],
 )
-async def test_what_is_not_published_is_absent_and_never_null(
-    tmp_path: Path, operator: Operator, shown: dict[str, str] | None
+async def test_manifest_and_openapi_have_what_is_published_and_never_null(
+    tmp_path: Path,
+    operator: Operator,
+    shown: dict[str, str] | None,
+    contact: dict[str, str] | None,
 ) -> None:
     async with run_service(tmp_path, make_coverage(), operator=operator) as served:
-        manifest = (await served.client.get("/api/v1")).json()
-        assert manifest.get("operator") == shown
-        assert ("operator" in manifest) == (shown is not None)
+        response = await served.client.get("/api/v1")
+        document = await fetch_document(served)
+        document.check_response("GET", "/api/v1", response)
+        manifest, info = response.json(), document.content["info"]
+        assert (manifest.get("operator"), info.get("contact")) == (shown, contact)
+        assert ("operator" in manifest, "contact" in info) == (shown is not None,) * 2
         own_page = f"{served.base_url}/legal"
-        assert manifest["legal"]["terms"] == (operator.terms_url or own_page)
-        assert manifest["legal"]["privacy"] == own_page
-
-
-@pytest.mark.clause("1.48")
-@pytest.mark.prove
-async def test_the_openapi_definition_names_the_operator(tmp_path: Path) -> None:
-    expected = {
-        ACME: {"name": ACME.name, "email": ACME.contact},
-        replace(ACME, contact=CONTACT_PAGE): {"name": ACME.name, "url": CONTACT_PAGE},
-        Operator(terms_url=ACME.terms_url): None,
-    }
-    for number, (operator, contact) in enumerate(expected.items()):
-        (folder := tmp_path / str(number)).mkdir()
-        async with run_service(folder, make_coverage(), operator=operator) as served:
-            info = (await served.client.get("/api/v1/openapi.json")).json()["info"]
-            assert info.get("contact") == contact
-            assert info["termsOfService"] == ACME.terms_url
+        terms = operator.terms_url or own_page
+        assert (manifest["legal"]["terms"], info["termsOfService"]) == (terms, terms)
+        assert manifest["legal"]["privacy"] == (operator.privacy_url or own_page)
 
 
 @pytest.mark.clause("1.48")
@@ -197,26 +175,27 @@ async def test_only_errors_that_the_operator_can_help_with_name_them(named: Runn
 
 
 @pytest.mark.clause("7.36", "5.30")
-async def test_with_billing_off_every_refusal_and_page_names_the_operator(
-    unbilled: RunningService,
-) -> None:
-    response = await unbilled.client.get("/api/v1/state")
-    result = await unbilled.call("signals_get_state", headers={})
-    assert json.loads(result["content"][0]["text"]) == response.json()
-    checkout = {"contact_email": "a@example.org"}
-    refusals = [
-        response,
-        await unbilled.client.post("/api/v1/access/checkout", json=checkout),
-        await unbilled.client.post("/api/v1/access/claim", json=CLAIM),
-    ]
-    assert [refusal.status_code for refusal in refusals] == [401, 503, 404]
-    for refusal in refusals:
-        assert "POST /api/v1/access-request" in refusal.json()["message"]
-        assert refusal.json()["message"].endswith(f". {INTRODUCTION}")
-    assert (await unbilled.client.get("/api/v1")).json()["auth"]["note"].endswith(INTRODUCTION)
-    for path in ("/sign-in", "/docs/getting-started"):
-        page = (await unbilled.get_page(path)).text
-        assert INTRODUCTION.replace("&", "&amp;") in page
+async def test_with_billing_off_every_refusal_and_page_names_the_operator(tmp_path: Path) -> None:
+    async with run_service(
+        tmp_path, make_coverage(), provider=NoBilling(), operator=ACME
+    ) as unbilled:
+        response = await unbilled.client.get("/api/v1/state")
+        result = await unbilled.call("signals_get_state", headers={})
+        assert json.loads(result["content"][0]["text"]) == response.json()
+        checkout = {"contact_email": "a@example.org"}
+        refusals = [
+            response,
+            await unbilled.client.post("/api/v1/access/checkout", json=checkout),
+            await unbilled.client.post("/api/v1/access/claim", json=CLAIM),
+        ]
+        assert [refusal.status_code for refusal in refusals] == [401, 503, 404]
+        for refusal in refusals:
+            assert "POST /api/v1/access-request" in refusal.json()["message"]
+            assert refusal.json()["message"].endswith(f". {INTRODUCTION}")
+        assert (await unbilled.client.get("/api/v1")).json()["auth"]["note"].endswith(INTRODUCTION)
+        for path in ("/sign-in", "/docs/getting-started"):
+            page = (await unbilled.get_page(path)).text
+            assert INTRODUCTION.replace("&", "&amp;") in page
 
 
 @pytest.mark.clause("7.36")
@@ -256,9 +235,7 @@ async def test_a_program_that_the_service_cannot_look_up_names_who_can_help(
 
 
 def read_footer(html: str) -> str:
-    match = re.search(r"<footer>.*</footer>", html, re.DOTALL)
-    assert match is not None
-    return match[0]
+    return re.search(r"<footer>.*</footer>", html, re.DOTALL)[0]
 
 
 LEFT_OUT = shutil.ignore_patterns(
@@ -267,25 +244,20 @@ LEFT_OUT = shutil.ignore_patterns(
 INSTALLED_MB = 260
 
 
-def serve_until_ready(checkout: Path, port: str) -> tuple[float, list[str]]:
-    """Return how many seconds `make serve` takes until it answers, and what it printed."""
+def serve_until_ready(checkout: Path, port: str) -> list[str]:
+    """Return what `make serve` prints until it answers."""
     env = {**build_environment(checkout, port=port), "PYTHONPATH": ""}
     del env["SIGNALS_DATABASE_URL"]
-    began = time.monotonic()
-    process = RunningCommand.start(checkout, "make", "--silent", "serve", env=env)
-    try:
+    with RunningCommand.start(checkout, "make", "--silent", "serve", env=env) as process:
         process.wait_for_line("--header")
         process.wait_until_caught_up()
         manifest = httpx.get(f"http://127.0.0.1:{port}/api/v1").json()
-        took = time.monotonic() - began
         assert f"  {manifest['mcp']['registration']}\n" in process.printed
         # A terminal sends its interrupt to make and to what make runs.
         os.killpg(process.process.pid, 2)
         process.wait_for_exit()
-    finally:
-        process.kill()
     assert "Traceback" not in "".join(process.printed)
-    return took, process.printed
+    return process.printed
 
 
 @pytest.mark.clause("operation")
@@ -306,11 +278,9 @@ def test_make_serve_builds_history_at_the_first_start_only(tmp_path):
     installed = subprocess.check_output(["du", "-sm", checkout / ".venv"], text=True)
     assert int(installed.split()[0]) < INSTALLED_MB, installed
     port = find_free_port()
-    first, printed = serve_until_ready(checkout, port)
-    assert [line for line in printed if line.startswith("building history: ")]
-    second, printed = serve_until_ready(checkout, port)
-    assert not [line for line in printed if "building history" in line]
-    print(f"\nmake serve, ready after: first start {first:.1f} s, second start {second:.1f} s")
+    first, second = (serve_until_ready(checkout, port) for _ in range(2))
+    assert [line for line in first if line.startswith("building history: ")]
+    assert not [line for line in second if "building history" in line]
     with socket.create_server(("127.0.0.1", int(port))):
         refused = subprocess.run(
             ["make", "--silent", "serve"],
@@ -322,6 +292,5 @@ def test_make_serve_builds_history_at_the_first_start_only(tmp_path):
             check=False,
         )
     assert refused.returncode != 0
-    lines = [line for line in refused.stderr.splitlines() if not line.startswith("make")]
-    assert len(lines) == 1
-    assert f"port {port}" in lines[0]
+    (line,) = (line for line in refused.stderr.splitlines() if not line.startswith("make"))
+    assert f"port {port}" in line

@@ -4,11 +4,10 @@ import asyncio
 import json
 import math
 import re
-import shutil
 import sqlite3
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -50,7 +49,7 @@ from tests.support.postgres.server import (
     make_private_folder,
 )
 from tests.support.row_builders import list_commits, make_call_group
-from tests.support.running_service import ServiceProcess, run_service_process
+from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.signals_command import (
     ROOT,
     build_faketime_variables,
@@ -72,7 +71,6 @@ SELECT last_archived_wal >= (SELECT pg_walfile_name(pg_current_wal_lsn() - 1))
 FROM pg_stat_archiver
 """
 GUIDE = (ROOT / "docs" / "recovery.md").read_text()
-COPY_ACCESS = re.search(r"^sqlite3 (\S+) (\"\.backup .+\")$", GUIDE, re.MULTILINE)
 # The servers that the page is written for: their settings and recovery steps, as printed there.
 ARCHIVE_SETTINGS = re.findall(r"^(wal_level|archive_\w+) = (.+)$", GUIDE, re.MULTILINE)
 RECOVERY_SETTINGS = re.findall(r"^ +(restore_command|recovery_\w+) = (.+)$", GUIDE, re.MULTILINE)
@@ -80,16 +78,6 @@ RECOVERY_SETTINGS = re.findall(r"^ +(restore_command|recovery_\w+) = (.+)$", GUI
 
 def list_labels(folder: Path, **settings: str) -> list[str]:
     return [key["label"] for key in list_rows(folder, "keys", "list", **settings)]
-
-
-def copy_access_file(source: Path, target: Path) -> None:
-    """Copy as the page says, by the program that it names if that is installed."""
-    assert COPY_ACCESS is not None
-    if shutil.which("sqlite3") is not None:
-        subprocess.run(["sqlite3", source, f".backup '{target}'"], check=True)
-        return
-    with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(target)) as copy:
-        live.backup(copy)
 
 
 @pytest.mark.clause("operation")
@@ -100,7 +88,13 @@ def test_a_store_is_restored_from_a_backup_and_a_newer_copy_of_its_access_file(t
     run_signals(store, "keys", "create", "--label", "before the backup")
     backup = Path(only_line(run_signals(store, "backup", str(tmp_path / "nightly")).stdout))
     run_signals(store, "keys", "create", "--label", "before the copy")
-    copy_access_file(store / "signals.db-access", tmp_path / "latest-access")
+    # As the page does with the program `sqlite3`.
+    assert re.search(r"^sqlite3 \S+ \"\.backup .+\"$", GUIDE, re.MULTILINE)
+    with (
+        closing(sqlite3.connect(store / "signals.db-access")) as live,
+        closing(sqlite3.connect(tmp_path / "latest-access")) as copy,
+    ):
+        live.backup(copy)
     run_signals(store, "keys", "create", "--label", "after the copy")
     lost.mkdir()
     for file in store.glob("signals.db*"):
@@ -172,11 +166,8 @@ def _append(data: Path, settings: list[tuple[str, str]], folder: Path) -> None:
 
 
 async def _fetch(url: str, query: str) -> object:
-    session = await asyncpg.connect(url)
-    try:
+    async with open_and_close(asyncpg.connect(url)) as session:
         return await session.fetchval(query)
-    finally:
-        await session.close()
 
 
 async def _wait_until(url: str, query: str) -> None:
@@ -190,10 +181,8 @@ async def _count(url: str, key_hash: bytes, calls: int) -> int:
     async with open_and_close(open_postgres_access(url)) as access:
         for _ in range(calls):
             (decided,) = await access.count_calls([make_call_group(key_hash, NOON)], None, 10)
-        key_id = await access.find_key_id(key_hash)
-        assert key_id is not None
         call = LoggedCall(NOON, "id-1", "signals_get_state", "rest", "ok", 200)
-        await access.add_calls({key_id: [call]}, 100)
+        await access.add_calls({await access.find_key_id(key_hash): [call]}, 100)
     return decided.used
 
 
@@ -207,48 +196,20 @@ WITHIN_S = 300
 MIDNIGHT_MS = int(datetime.fromisoformat(MIDNIGHT).timestamp() * 1000)
 
 
-@dataclass(frozen=True)
-class PassMade:
-    market_time: int
-    written_at: int
-    rows: int
-    published: int
-    late: frozenset[str]
-
-
-def commits_after(folder: Path, market_time: int) -> list[PassMade]:
-    """Return the commits with a later market time, oldest first."""
+def commits_after(folder: Path, market_time: int) -> list[tuple[int, int, int, set[str]]]:
+    """Return market time, time of writing, rows and late tickers of each later commit in order."""
     with closing(sqlite3.connect(folder / "signals.db")) as db:
-        found = db.execute(
-            "SELECT number, market_time, written_at, first_created_at, last_created_at "
-            "FROM passes WHERE market_time > ? ORDER BY number",
+        passes = db.execute(
+            "SELECT number, market_time, written_at, (SELECT count(*) FROM changes"
+            " WHERE created_at BETWEEN first_created_at AND last_created_at)"
+            " FROM passes WHERE market_time > ? ORDER BY number",
             (market_time,),
-        ).fetchall()
-        made = []
-        for number, time, written_at, first, last in found:
-            counts = (
-                "SELECT count(*), total(published) FROM changes WHERE created_at BETWEEN ? AND ?"
-            )
-            rows, published = db.execute(counts, (first, last)).fetchone()
-            late = db.execute(
-                "SELECT ticker FROM watermarks JOIN assets ON id = asset_id "
-                "WHERE watermarks.pass = ? AND late > 0",
-                (number,),
-            )
-            tickers = frozenset(ticker for (ticker,) in late)
-            made.append(PassMade(time, written_at, rows, int(published), tickers))
-        return made
-
-
-def print_table(made: Sequence[PassMade], rate: int) -> None:
-    print(f"\nrate x{rate}; lateness is from :03:00 to the time of writing, on the driven clock")
-    print("| run | written | lateness s | rows | published | late |")
-    print("|---|---|--:|--:|--:|---|")
-    for row in made:
-        hour, written = format_instant(row.market_time)[:16], format_instant(row.written_at)[11:23]
-        lateness = (row.written_at - row.market_time) / 1000
-        late = " ".join(sorted(row.late))
-        print(f"| {hour} | {written} | {lateness:.1f} | {row.rows} | {row.published} | {late} |")
+        )
+        late = "SELECT ticker FROM watermarks JOIN assets ON id = asset_id WHERE pass = ? AND late"
+        return [
+            (*times_and_rows, {ticker for (ticker,) in db.execute(late, (number,))})
+            for number, *times_and_rows in passes.fetchall()
+        ]
 
 
 @pytest.mark.clause("steps", "access")
@@ -283,22 +244,22 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs):
         assert process.stop() == 0
 
     made = commits_after(tmp_path, MIDNIGHT_MS - 5 * HOUR_MS + 3 * MINUTE_MS)
-    print_table(made, rate)
-    caught_up, live = made[0], made[1:]
-    assert caught_up.market_time == MIDNIGHT_MS - HOUR_MS + 3 * MINUTE_MS
-    assert caught_up.rows > 0
-    hours = [(row.market_time - 3 * MINUTE_MS - MIDNIGHT_MS) // HOUR_MS for row in live]
-    assert sorted(set(hours)) == list(range(max(hours) + 1))
-    assert max(hours) >= runs - 1
-    for hour in set(hours):
-        first = next(row for row in live if row.market_time >= MIDNIGHT_MS + hour * HOUR_MS)
-        assert 0 <= first.written_at - first.market_time < HOUR_MS
-    for row in live:
-        waits = row.market_time == MIDNIGHT_MS + LATE_CLOSE_S * 1000 + 3 * MINUTE_MS
-        arrives = MIDNIGHT_MS + (LATE_CLOSE_S + ARRIVES_AFTER_S) * 1000
-        if not waits or row.written_at < arrives:
+    (caught_up_to, _, rows, _), *live = made
+    assert caught_up_to == MIDNIGHT_MS - HOUR_MS + 3 * MINUTE_MS
+    assert rows > 0
+    first_written_at: dict[int, int] = {}
+    for market_time, written_at, _, late in live:
+        first_written_at.setdefault(market_time, written_at)
+        waits = market_time == MIDNIGHT_MS + LATE_CLOSE_S * 1000 + 3 * MINUTE_MS
+        if not waits or written_at < MIDNIGHT_MS + (LATE_CLOSE_S + ARRIVES_AFTER_S) * 1000:
             # Bars that a run fetched before they arrived may be written after it.
-            assert (LATE in row.late) == waits, row
+            assert (LATE in late) == waits, made
+    last = max(first_written_at)
+    runs_due = range(MIDNIGHT_MS + 3 * MINUTE_MS, last + 1, HOUR_MS)
+    assert list(first_written_at) == list(runs_due)
+    assert len(runs_due) >= runs
+    for market_time, written_at in first_written_at.items():
+        assert 0 <= written_at - market_time < HOUR_MS
     assert meta["as_of"] >= format_instant(MIDNIGHT_MS + (runs - 1) * HOUR_MS + 3 * MINUTE_MS)
     assert (meta.get("simulated", False), meta.get("stale", False)) == (True, False)
     logged = parse_events(process.printed)
@@ -393,22 +354,17 @@ def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) ->
         proof = reader.get_consistency_proof(before.size, after.size)
         proof.check(before.root_hash, after.root_hash)
         assert 0 < before.size < after.size
-        rows = httpx.get(
-            f"{address}/api/v1/signals",
-            params={"tier": "all", "order": "oldest", "since": "2020-01-01"},
-            headers={"X-Api-Key": api_key},
-        ).json()["signals"]
-        assert len(rows) > 3
-        for row in rows[:3]:
-            shown = httpx.get(
-                f"{address}/api/v1/log/proof",
-                params={"id": row["id"]},
-                headers={"X-Api-Key": api_key},
-            )
-            salt, inclusion, signed = parse_proof(shown.text)
-            assert signed == after
-            text = rfc8785.dumps({name: row[name] for name in COVERED})
-            inclusion.check(leaf_hash(salt + text), after.root_hash)
+        with httpx.Client(
+            base_url=f"{address}/api/v1", headers={"X-Api-Key": api_key}, verify=False
+        ) as client:
+            rows = client.get("/signals?tier=all&order=oldest&since=2020-01-01").json()["signals"]
+            assert len(rows) > 3
+            for row in rows[:3]:
+                shown = client.get("/log/proof", params={"id": row["id"]})
+                salt, inclusion, signed = parse_proof(shown.text)
+                assert signed == after
+                text = rfc8785.dumps({name: row[name] for name in COVERED})
+                inclusion.check(leaf_hash(salt + text), after.root_hash)
 
 
 @pytest.mark.clause("proof", "operation")
@@ -416,7 +372,6 @@ def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) ->
 def test_a_failover_to_a_standby_without_the_last_runs_ends_the_log(
     postgres: SharedServer, private_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """The steps of docs/recovery.md, on two servers that replicate without waiting."""
     primary, programs = private_postgres, postgres.template.programs
     with make_private_folder(postgres.template.data.parent) as folder:
         standby = PostgresServer(programs, folder)
@@ -427,10 +382,7 @@ def test_a_failover_to_a_standby_without_the_last_runs_ends_the_log(
         compute(tmp_path, 300, **before)
         run_signals(tmp_path, "keys", "create", "--label", "replicated", **before)
         base_backup = programs / "pg_basebackup"
-        copy = build_unprivileged_command(
-            base_backup, "-d", primary.url(), "-D", standby.data, "-R", "-c", "fast"
-        )
-        subprocess.run(copy, cwd="/", check=True, capture_output=True)
+        _run(base_backup, "-d", primary.url(), "-D", standby.data, "-R", "-c", "fast")
         standby.start()
         try:
             # It receives no more.
@@ -453,9 +405,7 @@ def test_a_failover_to_a_standby_without_the_last_runs_ends_the_log(
             with served_process(tmp_path, "--no-compute", **after) as (address, _):
                 checkpoint, _ = read_log(address)
                 assert checkpoint.origin.endswith("/api/v1/log/2")
-            assert [row["label"] for row in list_rows(tmp_path, "keys", "list", **after)] == [
-                "replicated"
-            ]
+            assert list_labels(tmp_path, **after) == ["replicated"]
         finally:
             standby.stop()
 
@@ -500,7 +450,7 @@ def random_instants(draw: Random, count: int) -> list[int]:
 class Recorder:
     """A client that records the answers at given instants of the clock."""
 
-    service: ServiceProcess
+    service: RunningService
     instants: list[int]
     draw: Random
     recorded: dict[int, tuple[dict[str, str], str]] = field(default_factory=dict)
@@ -517,7 +467,7 @@ class Recorder:
             self.recorded[moment] = query, await answers(self.service, moment, query)
 
 
-async def answers(service: ServiceProcess, now: int, query: dict[str, str], **as_of: str) -> str:
+async def answers(service: RunningService, now: int, query: dict[str, str], **as_of: str) -> str:
     """Return the answers of state and confluence at a time, without the fields about the future."""
     state = await service.get_at(now, "/state", **as_of)
     confluence = await service.get_at(now, "/confluence", **query, **as_of)
@@ -561,7 +511,7 @@ async def test_past_snapshots_are_served_as_they_were_then(
 ):
     draw, universe = Random(count), universe_of(tickers)
     instants = random_instants(draw, count)
-    async with run_service_process(tmp_path, BEGINS) as service:
+    async with run_service(tmp_path, clock=ManualClock(BEGINS)) as service:
         recorder = Recorder(service, list(instants), draw)
         await live(tmp_path, universe, recorder, BEGINS, STOPS)
         await recorder.until(RESUMES)

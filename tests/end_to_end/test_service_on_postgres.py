@@ -3,14 +3,12 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from asyncpg.connection import LoggedQuery
 
 from access.maintenance import compute_cutoffs
 from access.throttle import Limit
@@ -18,7 +16,7 @@ from schemas.vocabulary import format_instant
 from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.config.settings import Settings
 from store.access_rows import AttemptLimit
-from store.postgres.engine import POOL_SIZE, PostgresEngine, connect
+from store.postgres.engine import POOL_SIZE, PostgresEngine
 from tests.mcp_server.tools import (
     test_get_confluence as test_get_confluence,
     test_get_flips as test_get_flips,
@@ -41,7 +39,7 @@ from tests.support.signals_command import (
     start_signals,
     write_cut_universe,
 )
-from tests.support.store_homes import wait_for_version
+from tests.support.store_homes import PostgresHome, run_sql as run_sql_on, wait_for_version
 from tests.verifier import test_real_service as test_verifier
 
 # The statements are tested with the stores.
@@ -58,12 +56,7 @@ def url(database: str) -> str:
 
 
 def drop_schema(url: str, schema: str) -> None:
-    async def drop() -> None:
-        session = await connect(url, schema)
-        await session.execute(f"DROP SCHEMA {schema} CASCADE")
-        await session.close()
-
-    asyncio.run(drop())
+    asyncio.run(run_sql_on(PostgresHome(url), f"DROP SCHEMA {schema} CASCADE"))
 
 
 def test_each_command_works_on_postgresql_as_on_files(tmp_path: Path, url: str):
@@ -225,10 +218,8 @@ def test_another_process_takes_over_when_the_computing_one_is_gone(
         first.wait_for_line("Computing on postgresql://")
         with computing(tmp_path, url) as second:
             assert f"pid {first.process.pid} on " in second.wait_for_line("Standing by")
-            gone_at = time.monotonic()
             first.process.send_signal(number)
             second.wait_for_event("computing")
-            print(f"{number.name}: another computed {time.monotonic() - gone_at:.1f} s after")
             if number == signal.SIGSTOP:
                 # No commit is due for up to an hour, and it stands by again all the same.
                 first.process.send_signal(signal.SIGCONT)
@@ -242,12 +233,11 @@ async def test_a_process_that_lost_its_session_logs_it_and_continues_if_no_other
     tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
 ):
     universe = write_cut_universe(tmp_path, {"BTC", "NVDA"})
-    key_file = str(tmp_path / "signals-log-key.json")
     settings = Settings.read(
         {
             "SIGNALS_DATABASE_URL": database,
             "SIGNALS_UNIVERSE": universe,
-            "SIGNALS_LOG_KEY_FILE": key_file,
+            "SIGNALS_LOG_KEY_FILE": str(tmp_path / "signals-log-key.json"),
         }
     )
     clock = ManualClock()
@@ -320,16 +310,10 @@ globals().update({body.__name__: body for body in BODIES})
 async def recorded_statements(engine: PostgresEngine) -> AsyncIterator[list[str]]:
     """Yield the list of statements that a pool's sessions run meanwhile."""
     said: list[str] = []
-
-    def hear(query: LoggedQuery) -> None:
-        said.append(query.query)
-
     async with AsyncExitStack() as held:
-        sessions = [
-            await held.enter_async_context(engine._pool.acquire()) for _ in range(POOL_SIZE)
-        ]
-        for session in sessions:
-            session.add_query_logger(hear)
+        for _ in range(POOL_SIZE):
+            session = await held.enter_async_context(engine._pool.acquire())
+            session.add_query_logger(lambda logged: said.append(logged.query))
     yield said
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from evals.__main__ import format_report, main
 from evals.chats import AnthropicChat, ModelError, OpenAiChat, post
@@ -23,7 +22,7 @@ from evals.questions import Outcome, ask_all, extract_answer, read_questions
 from store.market_rows import Batch
 from tests.support.bad_inputs import STATE, STATS
 from tests.support.example_market import make_coverage
-from tests.support.running_service import open_loopback_socket, run_app, run_service
+from tests.support.running_service import run_service, serve_app
 
 pytestmark = pytest.mark.clause("understood")
 
@@ -41,14 +40,15 @@ FORMATS = {
 async def open_ask(folder, endpoint, form="openai", sleep=None):
     """Yield a function that asks QUESTION of a model behind the endpoint."""
     chat, path = FORMATS[form]
-    async with run_service(folder, make_coverage()) as served:
-        with open_loopback_socket() as bound:
-            url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
-            async with run_app(endpoint.app, bound), httpx.AsyncClient() as client:
-                send = partial(post, client, url, {"x-api-key": "secret"}, sleep=sleep)
-                served.client.headers.update(served.key_headers)
-                open_chat = partial(chat, "small-model")
-                yield lambda: ask_all(served.client, served.clock, [QUESTION], open_chat, send)
+    async with (
+        run_service(folder, make_coverage()) as served,
+        serve_app(lambda _: endpoint) as address,
+        httpx.AsyncClient() as client,
+    ):
+        send = partial(post, client, address + path, {"x-api-key": "secret"}, sleep=sleep)
+        served.client.headers.update(served.key_headers)
+        open_chat = partial(chat, "small-model")
+        yield lambda: ask_all(served.client, served.clock, [QUESTION], open_chat, send)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -153,12 +153,10 @@ async def test_the_command_reports_the_answers_of_a_model(capsys, tmp_path):
     answers = tmp_path / "answers.json"
     endpoint = ChatEndpoint(["<answer>no</answer>"])
     environ = {"OPENAI_API_KEY": "secret"}
-    with open_loopback_socket() as bound:
-        async with run_app(endpoint.app, bound):
-            url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
-            arguments = ["--openai", url, "--model", "m", "--only", "data-1"]
-            arguments += ["--json", str(answers)]
-            assert await asyncio.to_thread(main, arguments, environ) == 0
+    async with serve_app(lambda _: endpoint) as address:
+        arguments = ["--openai", f"{address}/v1", "--model", "m", "--only", "data-1"]
+        arguments += ["--json", str(answers)]
+        assert await asyncio.to_thread(main, arguments, environ) == 0
     assert endpoint.headers[0]["authorization"] == "Bearer secret"
     assert "all" in capsys.readouterr().out
     assert json.loads(answers.read_text())[0]["right"] is True
@@ -185,29 +183,16 @@ class ChatEndpoint:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
-    @property
-    def app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/v1/chat/completions", self._complete, methods=["POST"]),
-                Route("/v1/messages", self._send_message, methods=["POST"]),
-            ]
-        )
-
-    async def _complete(self, request: Request) -> Response:
-        reply = await self._record(request)
-        return reply if isinstance(reply, Response) else JSONResponse(to_openai(reply))
-
-    async def _send_message(self, request: Request) -> Response:
-        reply = await self._record(request)
-        return reply if isinstance(reply, Response) else JSONResponse(to_anthropic(reply))
-
-    async def _record(self, request: Request) -> str | Calls | Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         self.bodies.append(await request.json())
         self.headers.append(dict(request.headers))
         if self.failures:
-            return Response("busy", self.failures.pop(0), {"retry-after": "7"})
-        return self.replies.pop(0)
+            response = Response("busy", self.failures.pop(0), {"retry-after": "7"})
+        else:
+            to_form = to_anthropic if scope["path"] == "/v1/messages" else to_openai
+            response = JSONResponse(to_form(self.replies.pop(0)))
+        await response(scope, receive, send)
 
 
 def to_openai(reply: str | Calls) -> dict[str, Any]:

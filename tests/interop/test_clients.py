@@ -241,15 +241,12 @@ def parse_error(result: dict[str, Any]) -> tuple[str, str]:
 Schemas = dict[str, dict[str, Any]]
 
 
-async def listed(served) -> Schemas:
+async def converted(framework, served) -> tuple[Schemas, dict[str, Schemas]]:
+    """Return the listed schemas, and those that a framework sends to models, by its modes."""
     tools = (await served.rpc("tools/list"))["result"]["tools"]
-    return {tool["name"]: tool["inputSchema"] for tool in tools}
-
-
-async def converted(framework, served) -> Any:
-    """Return the schemas that a framework sends to models, by its modes."""
     report = await reported(Client(framework, "schemas"), served, (None, []))
-    return report["sessions"][0]["tools"]
+    listed = {tool["name"]: tool["inputSchema"] for tool in tools}
+    return listed, report["sessions"][0]["tools"]
 
 
 def lost(schemas: Schemas, made: Schemas) -> list[tuple[str, str, str]]:
@@ -291,15 +288,13 @@ def without(schemas: Schemas, keyword: str) -> Schemas:
 
 
 async def test_openais_agents_change_nothing_but_that_strict_mode_requires_every_argument(served):
-    schemas = await listed(served)
-    ways = await converted("openai_agents", served)
+    schemas, ways = await converted("openai_agents", served)
     assert ways["as it is"] == schemas
     assert ways["strict"] == all_required(schemas)
 
 
 async def test_pydantic_ai_moves_unsupported_keywords_into_the_description(served):
-    schemas = await listed(served)
-    ways = await converted("pydantic_agent", served)
+    schemas, ways = await converted("pydantic_agent", served)
     assert ways["openai"] == schemas
     for made in ways.values():
         assert lost(schemas, made) == []
@@ -343,30 +338,20 @@ async def test_a_program_lists_the_tools(served, client, pinned_as):
     assert all(tool in done.stdout for tool in TOOLS_BY_NAME)
 
 
-def build_shell_command(base_url: str, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the command for any host, and its environment without the key."""
-    line = CLIENTS_BY_NAME["mcp-remote"].render_lines(base_url)
-    return ["sh", "-c", line], {"SIGNALS_API_KEY": "KEY"}
-
-
-def build_desktop_command(base_url: str, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the command in the file of Claude Desktop, and its environment without the key."""
-    file = CLIENTS_BY_NAME["claude-desktop"].render_lines(base_url).replace("YOUR_API_KEY", "KEY")
-    server = json.loads(file)["mcpServers"]["signals"]
-    return [server["command"], *server["args"]], server["env"]
-
-
-@pytest.mark.parametrize("build_command", [build_shell_command, build_desktop_command])
-async def test_the_printed_bridge_calls_a_tool_with_the_key(served, tmp_path, build_command):
+@pytest.mark.parametrize("client", ["mcp-remote", "claude-desktop"])
+async def test_the_printed_bridge_calls_a_tool_with_the_key(served, tmp_path, client):
     folder = await asyncio.to_thread(get_node_environment)
-    command, env = build_command(served.base_url, tmp_path)
+    lines = CLIENTS_BY_NAME[client].render_lines(served.base_url)
+    command, env = ["sh", "-c", lines], {"SIGNALS_API_KEY": served.api_key}
+    if client == "claude-desktop":
+        server = json.loads(lines.replace("YOUR_API_KEY", served.api_key))["mcpServers"]["signals"]
+        command, env = [server["command"], *server["args"]], server["env"]
     # In place of npx, which would install the package, a script starts the installed one.
     npx = tmp_path / "npx"
     npx.write_text(
         f'#!/bin/sh\nshift\ntest "$1" = mcp-remote && exec {folder}/node_modules/.bin/"$@"\n'
     )
     npx.chmod(0o755)
-    env = {name: value.replace("KEY", served.api_key) for name, value in env.items()}
     process = await asyncio.create_subprocess_exec(
         *(str(npx) if word == "npx" else word for word in command),
         env={**env, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
@@ -377,8 +362,6 @@ async def test_the_printed_bridge_calls_a_tool_with_the_key(served, tmp_path, bu
         start_new_session=True,
     )
     try:
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write("".join(f"{json.dumps(call)}\n" for call in CALLS).encode())
         answers = [
             json.loads(await asyncio.wait_for(process.stdout.readline(), ENDS_WITHIN_S))

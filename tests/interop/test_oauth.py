@@ -15,11 +15,11 @@ import pytest
 
 from access.oauth.clients import ClientDocuments
 from tests.doubles.document_host import HOST, build_response, open_document_host
+from tests.end_to_end.browser.test_walks import buys, signs_in
 from tests.interop.test_clients import CATALOG, ENDS_WITHIN_S, PAGE, STATE, Client
-from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
+from tests.support.browser import BROWSER_TESTS, WIDTHS, open_window
 from tests.support.example_market import make_coverage
 from tests.support.running_service import ManualClock, RunningService, run_service
-from tests.support.web_page import EMAIL, wait_for_link
 
 pytestmark = [pytest.mark.clause("interop", "consent"), *BROWSER_TESTS]
 
@@ -38,24 +38,12 @@ CLIENTS_WITH_DOCUMENTS = [
 ]
 
 
-async def buy_plan(walk: BrowserWindow) -> None:
-    """Buy the plan on the way to the consent page, and return to it."""
-    await walk.press("Buy the plan")
-    await walk.fill_in("contact_email", EMAIL)
-    await walk.page.wait_for_url("**/sandbox/checkout/*")
-    await walk.press("Pay USD 129")
-    await walk.wait_for_title("Paid in the sandbox")
-    await walk.press("Continue to connect the program")
-
-
 async def allow(served: RunningService, url: str) -> None:
     """Open a client's address in a browser, buy the plan, sign in by mail, and press Allow."""
     async with open_window(WIDTHS[1]) as walk:
         await walk.page.goto(url)
-        await buy_plan(walk)
-        await walk.fill_in("contact_email", EMAIL)
-        await walk.page.goto(f"{served.base_url}{await wait_for_link(served)}")
-        await walk.press("Sign in")
+        await buys(walk)
+        await signs_in(served, walk)
         await walk.wait_for_title("Connect a program")
         await walk.press("Allow")
         await walk.page.wait_for_load_state()
@@ -83,19 +71,15 @@ async def run_client(client: Client, served: RunningService, **environment: str)
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    assert process.stdin
-    assert process.stdout
     process.stdin.write(json.dumps(plan).encode())
     process.stdin.close()
     pattern = re.compile(re.escape(served.base_url) + r"/oauth/authorize\?\S+")
-    lines = []
-    is_opened = False
+    lines, is_opened = [], False
     try:
         async with asyncio.timeout(ENDS_WITHIN_S):
             while line := (await process.stdout.readline()).decode():
                 lines.append(line)
-                opened = pattern.search(line)
-                if opened and not is_opened:
+                if (opened := pattern.search(line)) and not is_opened:
                     is_opened = True
                     await allow(served, opened[0])
             await process.wait()

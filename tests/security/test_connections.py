@@ -167,14 +167,11 @@ def serve_limited(folder: Path, files: int) -> Iterator[tuple[RunningCommand, in
     port, bars = find_free_port(), write_bars(folder / "bars")
     limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *COMMAND, "serve"]
     env = build_environment(folder, port=port, source=f"files:{bars}")
-    process = RunningCommand.start(folder, *limited, env=env)
-    try:
+    with RunningCommand.start(folder, *limited, env=env) as process:
         process.wait_for_line("Register with")
         process.wait_until_caught_up()
         yield process, int(port)
         assert process.stop() == 0
-    finally:
-        process.kill()
 
 
 async def crowded(address: str, idle: int) -> None:

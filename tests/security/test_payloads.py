@@ -47,17 +47,11 @@ HOSTILE = [*PAYLOADS, LONE_SURROGATE, *VALUES]
 
 def dump_store(folder: Path, *, without: frozenset[str] = frozenset()) -> list[str]:
     """Return the schema and all rows of both files of a store, except for some tables."""
+    skipped = tuple(f'INSERT INTO "{table}"' for table in without)
     lines: list[str] = []
     for name in ("market.db", "market.db-access"):
         with closing(sqlite3.connect(folder / name)) as db:
-            tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
-            lines += [repr(row) for row in db.execute("SELECT * FROM sqlite_master ORDER BY name")]
-            for table in tables:
-                is_table = db.execute(
-                    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
-                )
-                if table not in without and is_table.fetchone():
-                    lines += [repr(row) for row in db.execute(f'SELECT * FROM "{table}"')]
+            lines += [line for line in db.iterdump() if not line.startswith(skipped)]
     return lines
 
 

@@ -1,10 +1,13 @@
 """A real browser for tests, and the checks for every page that it shows."""
 
+import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -126,6 +129,12 @@ class BrowserWindow:
         assert colours
         for text, colour, behind in colours:
             assert compute_contrast(colour, behind) >= MIN_CONTRAST, text
+
+    async def save_picture(self, *name: str) -> None:
+        """Save a picture of the whole page, if the run was asked to."""
+        if folder := os.environ.get("SCREENSHOTS"):
+            file = re.sub(r"[^a-z0-9]+", "-", " ".join(name).lower()).strip("-")
+            await self.page.screenshot(path=Path(folder) / f"{file}.png", full_page=True)
 
     async def check_accessible(self) -> None:
         """Assert that axe-core finds nothing serious in the page."""

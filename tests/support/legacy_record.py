@@ -73,9 +73,8 @@ SKIPPED_HEADERS = {"content-length", "date", "x-request-id"}
 Case = tuple[str, dict[str, str], bytes]
 
 
-def list_cases(api_key: str) -> Iterator[Case]:
+def list_cases(key: dict[str, str]) -> Iterator[Case]:
     """Yield (HTTP method, headers, body) of each request, in the order of the record."""
-    key = {"Authorization": f"Bearer {api_key}"}
     bodies = MESSAGES + MALFORMED_BODIES
     for body in bodies:
         yield "POST", key, body
@@ -100,13 +99,14 @@ def list_cases(api_key: str) -> Iterator[Case]:
 
 async def record_bytes(served: RunningService) -> list[dict[str, Any]]:
     """Send all cases to a fresh service; return requests and responses as JSON values."""
-    return [
-        {
-            "request": [method, _hide_key(headers), body.decode("latin-1")],
-            "response": _describe_response(await _send(served, method, headers, body)),
-        }
-        for method, headers, body in list_cases(served.api_key)
-    ]
+    recorded = []
+    for method, headers, body in list_cases(served.key_headers):
+        sent = {"Content-Type": "application/json", **headers}
+        response = await served.client.request(method, "/api/v1/mcp", content=body, headers=sent)
+        shown = {name: value for name, value in headers.items() if name != "Authorization"}
+        request = [method, shown, body.decode("latin-1")]
+        recorded.append({"request": request, "response": _describe_response(response)})
+    return recorded
 
 
 def _encode(method: str, params: Any, request_id: Any = 1) -> bytes:
@@ -145,17 +145,6 @@ MALFORMED_BODIES = [
     b'{"jsonrpc":"2.0","id":1,"method":5}',
     b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}',
 ]
-
-
-async def _send(
-    served: RunningService, method: str, headers: dict[str, str], body: bytes
-) -> httpx.Response:
-    sent = {"Content-Type": "application/json", **headers}
-    return await served.client.request(method, "/api/v1/mcp", content=body, headers=sent)
-
-
-def _hide_key(headers: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name != "Authorization"}
 
 
 def _describe_response(response: httpx.Response) -> dict[str, Any]:

@@ -134,9 +134,7 @@ class LiveService:
 
     async def load_freshness(self) -> dict[str, Any]:
         """Return what `meta` says now."""
-        snapshot = build_snapshot(await self.store.snapshot())
-        assert snapshot is not None
-        return build_freshness(snapshot, self.clock.now)
+        return build_freshness(build_snapshot(await self.store.snapshot()), self.clock.now)
 
     async def check_audit(self) -> None:
         report = await audit_market(self.store, self.universe, INDICATORS)

@@ -1,6 +1,5 @@
 """An OAuth client written by hand from the RFCs, and members who approve its requests."""
 
-import secrets
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,14 +9,14 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 import httpx
 
 from access.billing.provider import SandboxBilling
-from access.keys_and_quota import hash_key
 from access.members import MemberKeys, MemberPlan
 from access.oauth.authorizations import Authorizations
 from access.purchases import Claims
 from access.throttle import DEFAULT_LIMIT, Throttle
 from schemas.vocabulary import Clock
-from store.access_rows import ClaimRow, MembershipRow, PendingAuthorization
+from store.access_rows import PendingAuthorization
 from store.sql.access_store import AccessStore
+from tests.support.row_builders import store_membership
 from tests.support.running_service import RunningService
 
 CALLBACK = "http://127.0.0.1/callback"
@@ -35,23 +34,16 @@ def make_challenge(verifier: str) -> str:
 
 async def buy_plan(access: AccessStore, clock: Clock, email: str = MEMBER) -> MemberPlan:
     """Store a membership without a live key, and return it."""
-    name, now = secrets.token_hex(8), clock()
-    claim = ClaimRow(
-        name, sha256(name.encode()).digest(), "sandbox", "test", name, email, "monthly", None, 1, 2
-    )
-    await access.create_claim(claim)
-    row = MembershipRow("sandbox", "test", name, name, email, "monthly", now)
-    await access.redeem_claim(claim, row, hash_key(name), now)
-    await access.revoke_key((await find_plan(access, clock, email)).keys[0].key.id, now)
+    await store_membership(access, email, clock())
+    await access.revoke_key((await find_plan(access, clock, email)).keys[0].key.id, clock())
     return await find_plan(access, clock, email)
 
 
 async def find_plan(access: AccessStore, clock: Clock, email: str = MEMBER) -> MemberPlan:
     """Return the newest plan of a mailbox, with its present keys."""
     provider = SandboxBilling(access, clock, "http://127.0.0.1")
-    return (
-        await MemberKeys(access, provider, Claims(access, provider, clock), clock).list_plans(email)
-    )[-1]
+    keys = MemberKeys(access, provider, Claims(access, provider, clock), clock)
+    return (await keys.list_plans(email))[-1]
 
 
 class NoClients:
@@ -108,9 +100,7 @@ class HandClient:
         target = urlsplit(response.headers["location"])
         assert target.path == "/oauth/consent"
         (request_id,) = parse_qs(target.query)["request"]
-        pending = await self.authorizations.find_pending(request_id)
-        assert pending is not None
-        return pending
+        return await self.authorizations.find_pending(request_id)
 
     async def get_code(self, plan: MemberPlan | None = None, **changed: str | None) -> str:
         """Let a member approve a request, or the owner without a plan; return the code."""

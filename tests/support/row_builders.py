@@ -181,17 +181,13 @@ def make_call_group(key_hash: bytes, at: int) -> CallGroup:
     return CallGroup(key_hash, at // DAY_MS, 1, at)
 
 
-async def create_session_cookie(
-    access: AccessStore, clock: Clock, *, is_member: bool = True
-) -> str:
-    """Return the session cookie of a new member, or of a former one if `is_member` is false."""
-    token, now = secrets.token_urlsafe(32), clock()
-    # Each session has its own mailbox, because signing out ends all sessions of a mailbox.
-    email = f"{token[:8]}-viewer@example.com"
-    member = MembershipRow("sandbox", "test", f"sb_{token}", f"sb_{token}", email, "monthly", now)
+async def store_membership(access: AccessStore, email: str, now: int) -> MembershipRow:
+    """Store a membership of a mailbox that was just paid, with a key that nobody knows."""
+    name = secrets.token_hex(8)
+    member = MembershipRow("sandbox", "test", f"sb_{name}", f"sb_{name}", email, "monthly", now)
     claim = ClaimRow(
-        id=token,
-        token_hash=hash_key(f"claim {token}"),
+        id=name,
+        token_hash=hash_key(f"claim {name}"),
         provider="sandbox",
         mode="test",
         session=member.subscription,
@@ -202,7 +198,18 @@ async def create_session_cookie(
         expires_at=now,
     )
     await access.create_claim(claim)
-    await access.redeem_claim(claim, member, hash_key(token), now)
+    await access.redeem_claim(claim, member, hash_key(name), now)
+    return member
+
+
+async def create_session_cookie(
+    access: AccessStore, clock: Clock, *, is_member: bool = True
+) -> str:
+    """Return the session cookie of a new member, or of a former one if `is_member` is false."""
+    token, now = secrets.token_urlsafe(32), clock()
+    # Each session has its own mailbox, because signing out ends all sessions of a mailbox.
+    email = f"{token[:8]}-viewer@example.com"
+    member = await store_membership(access, email, now)
     if not is_member:
         await access.end_membership(member, now, "the test ended it")
     link = SignInRow(hash_key(f"link {token}"), email, now + 1)
@@ -211,13 +218,10 @@ async def create_session_cookie(
     return f"signals_session={token}"
 
 
-ALL = 2**62
-
-
 async def list_changes(store: MarketStore) -> list[ChangeRow]:
     """Return every stored change, published or not, oldest first."""
     async with store._engine.begin_read(Lane.BATCH) as db:
-        rows = await db.execute(statements.LIST_CHANGES_AFTER, after=0, limit=ALL)
+        rows = await db.execute(statements.LIST_CHANGES_AFTER, after=0, limit=EVER)
     return [parse_change(row) for row in rows]
 
 

@@ -5,13 +5,13 @@ import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 import httpx
 import jsonschema
@@ -49,12 +49,10 @@ from tests.support.bad_inputs import build_path
 from tests.support.example_market import NOON, make_coverage, seed_market
 from tests.support.response_schemas import close_schema
 from tests.support.row_builders import create_session_cookie
-from tests.support.signals_command import FORKSERVER
 from tests.support.store_homes import open_and_close
 from tools.output_schemas import build_output_schema
 
 Transport = Literal["mcp", "rest"]
-StoreAddress = Path | str
 
 
 @cache
@@ -128,6 +126,13 @@ class RunningService:
         cookies = {"cookie": await self.get_session_cookie()} if is_member else {}
         return await self.client.get(path, headers=cookies | headers)
 
+    async def get_at(self, now: int, path: str, **arguments: str) -> Any:
+        """Return the response of a path below /api/v1 at a time (epoch ms)."""
+        self.clock.now = now
+        response = await self.get_api(f"{path}?{urlencode(arguments)}")
+        assert response.status_code == 200, response.text
+        return response.json()
+
     async def get_session_cookie(self) -> str:
         if self._session is None:
             self._session = await create_session_cookie(self.access, self.clock)
@@ -164,7 +169,7 @@ class RunningService:
         if transport == "rest":
             response = await self.get_api(build_path(tool, arguments))
             assert response.status_code == 200, response.text
-            answer: dict[str, Any] = response.json()
+            answer = response.json()
         else:
             result = await self.call(tool, arguments)
             assert result["isError"] is False, result
@@ -249,7 +254,7 @@ async def _stop_server(server: uvicorn.Server) -> None:
 
 @asynccontextmanager
 async def open_stores(
-    address: StoreAddress, store_class: type[MarketStore] = MarketStore
+    address: Path | str, store_class: type[MarketStore] = MarketStore
 ) -> AsyncIterator[tuple[MarketStore, AccessStore]]:
     """Open both stores in a folder or in a PostgreSQL database, the market store as its class."""
     if isinstance(address, Path):
@@ -279,7 +284,7 @@ def _create_unread_metrics() -> Metrics:
 
 @asynccontextmanager
 async def run_service(
-    address: StoreAddress,
+    address: Path | str,
     published: Coverage | None = None,
     *,
     provider: Provider | None = None,
@@ -358,67 +363,3 @@ async def served(served_shared: RunningService) -> AsyncIterator[RunningService]
     async with httpx.AsyncClient(base_url=address, verify=False, timeout=60) as client:
         api_key = await served_shared.keys.create("tests")
         yield replace(served_shared, api_key=api_key, client=client)
-
-
-ENDS_WITHIN_S = 120
-
-
-class ServiceProcess:
-    """The URL and process of a running service, and its clock (epoch ms)."""
-
-    def __init__(self, client: httpx.AsyncClient, clock: Any, pid: int) -> None:
-        self.base_url, self.pid = str(client.base_url), pid
-        self.api_key = client.headers["X-Api-Key"]
-        self._client = client
-        self._clock = clock
-
-    async def get_at(self, now: int, path: str, **arguments: str) -> Any:
-        """Return the response of a path below /api/v1 at a time of the service's clock."""
-        self._clock.value = now
-        response = await self._client.get(f"/api/v1{path}", params=arguments)
-        assert response.status_code == 200, response.text
-        return response.json()
-
-
-@asynccontextmanager
-async def run_service_process(folder: Path, now: int) -> AsyncIterator[ServiceProcess]:
-    """Serve the store in a folder, which other processes may use at the same time."""
-    clock, (ours, theirs) = FORKSERVER.Value("q", now), FORKSERVER.Pipe()
-    with open_loopback_socket() as bound:
-        process = FORKSERVER.Process(target=_serve, args=(folder, bound, clock, theirs))
-        process.start()
-        theirs.close()
-        try:
-            base_url, api_key = await asyncio.to_thread(ours.recv)
-            headers = {"X-Api-Key": api_key}
-            async with httpx.AsyncClient(base_url=base_url, headers=headers) as client:
-                yield ServiceProcess(client, clock, process.pid or 0)
-        finally:
-            ours.close()
-            await asyncio.to_thread(process.join, ENDS_WITHIN_S)
-            process.kill()
-        assert process.exitcode == 0
-
-
-def _serve(folder: Path, bound: socket.socket, clock: Any, other: Connection) -> None:
-    asyncio.run(_serve_until_closed(folder, bound, clock, other))
-
-
-async def _serve_until_closed(
-    folder: Path, bound: socket.socket, clock: Any, other: Connection
-) -> None:
-    """Serve until the other end of the pipe is closed."""
-
-    def now() -> int:
-        return int(clock.value)
-
-    base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    async with open_stores(folder) as (market, access):
-        billing = SandboxBilling(access, now, base_url)
-        app = create_app(
-            Settings(base_url=base_url), Resources(market, access, billing, Mailbox(), now)
-        )
-        async with run_app(app, bound):
-            other.send((base_url, await OperatorKeys(access, now).create("tests")))
-            with suppress(EOFError):
-                await asyncio.to_thread(other.recv)

@@ -124,7 +124,6 @@ class RunningCommand:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        assert process.stderr is not None
         return cls(process, os.dup(process.stderr.fileno()))
 
     @classmethod
@@ -180,6 +179,12 @@ class RunningCommand:
             self.printed.append(line)
         return status
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.kill()
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -199,10 +204,8 @@ def start_signals(
         process = RunningCommand.start(folder, *COMMAND, *arguments, env=env)
     else:
         process = RunningCommand.fork(folder, *arguments, env=env)
-    try:
+    with process:
         yield process
-    finally:
-        process.kill()
 
 
 def find_free_port() -> str:
@@ -261,7 +264,6 @@ class ForkedCommand:
     @property
     def pid(self) -> int:
         """The process id, also after its end."""
-        assert self._process.pid is not None
         return self._process.pid
 
     def poll(self) -> int | None:

@@ -25,7 +25,7 @@ from serving.signal_rows import FeedQuery
 from store.market_rows import FeedRow, StoredSnapshot
 from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
-from tests.support.row_builders import list_changes, list_commits, list_epochs, to_rows
+from tests.support.row_builders import EVER, list_changes, list_commits, list_epochs, to_rows
 from tests.support.store_homes import open_and_close
 
 HOUR_S = 3600
@@ -269,7 +269,6 @@ def select_tickers(content: Content, tickers: Iterable[str]) -> Content:
     return own
 
 
-EVER = 2**62
 EVERYTHING = FeedQuery("all", 0, 0, EVER, limit=100_000, oldest_first=True)
 
 

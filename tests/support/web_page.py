@@ -196,7 +196,6 @@ class MemberBrowser:
     async def find_key_path(self, label: str) -> str:
         links = (await self.get_home()).find_all("a")
         (href,) = [one["href"] for one in links if one.get("aria-label") == f"Revoke {label}"]
-        assert href is not None
         return href.removeprefix("..").removesuffix("/revoke")
 
 

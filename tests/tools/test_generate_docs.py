@@ -60,8 +60,7 @@ def results() -> list[dict[str, Any]]:
                 headers = {**served.key_headers, "X-Request-Id": REQUEST_ID}
                 results = [await served.call(*one, headers) for one in [*asked, *SIZED]]
                 text = json.dumps(results).replace(served.base_url, "http://127.0.0.1:8000")
-        answers: list[dict[str, Any]] = json.loads(text)
-        return answers
+        return json.loads(text)
 
     return asyncio.run(called())
 

@@ -20,7 +20,7 @@ from service.commands.verify import verify_proof
 from store.opening import open_sqlite_market
 from tests.doubles.scripted_source import ALTERNATING
 from tests.doubles.witness import open_witness
-from tests.support.running_service import RunningService, ServiceProcess, run_service_process
+from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.store_homes import open_and_close
 from tests.support.tampering import Market, sign_log
 from verifier.client import ServiceClient
@@ -52,10 +52,10 @@ class HonestService:
     folder: Path
     source: Any
     indicators: Sequence[Indicator]
-    served: ServiceProcess
+    served: RunningService
 
     async def compute(self, after_s: int, *, is_late: bool = False, prunes: bool = False) -> None:
-        """Let time pass, then run what is due in a new process, and sign."""
+        """Let time pass, then run what is due in a new pipeline, and sign."""
         clock = self.source.time
         clock.now += 1000 * after_s
         async with open_and_close(open_sqlite_market(self.folder / "market.db")) as store:
@@ -94,7 +94,7 @@ STEPS: list[tuple[int, dict[str, bool]]] = [
 async def test_an_honest_service_is_never_accused(tmp_path: Path) -> None:
     source = Market()
     source.time.now += 60_000
-    async with run_service_process(tmp_path, source.time.now) as served:
+    async with run_service(tmp_path, clock=ManualClock(source.time.now)) as served:
         service = HonestService(tmp_path, source, ALTERNATING, served)
         sizes, late, aged = [0], 0, 0
         for number, (after_s, how) in enumerate(STEPS):

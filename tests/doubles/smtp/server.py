@@ -127,7 +127,6 @@ class _Session:
         await self._say("354 go on")
         raw = (await self._reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n")
         mail = message_from_bytes(raw, policy=SMTPUTF8)
-        assert isinstance(mail, EmailMessage)
         got = ReceivedMail(self._sender, self._recipients, mail, self._has_tls, self._user)
         self._double.received.append(got)
         await self._say("250 kept")

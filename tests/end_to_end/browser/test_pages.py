@@ -3,7 +3,6 @@
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +16,6 @@ from tests.support.example_market import (
     fill_full_universe,
     make_batch,
     make_change,
-    make_coverage,
 )
 from tests.support.running_service import RunningService, run_service
 from web.docs import build_call_anchor
@@ -43,9 +41,7 @@ async def member_of(served: RunningService) -> list[dict[str, str]]:
 
 async def shown(walk: BrowserWindow) -> list[str]:
     """Return the tickers of the visible rows."""
-    tickers: list[str] = await walk.page.locator(
-        ".board tbody th[scope=row] a:visible"
-    ).all_inner_texts()
+    tickers = await walk.page.locator(".board tbody th[scope=row] a:visible").all_inner_texts()
     assert (await walk.page.inner_text("#shown")) == str(len(tickers))
     return tickers
 
@@ -88,10 +84,11 @@ async def test_each_filter_leaves_the_same_rows_with_and_without_a_script(
             await walk.page.goto(full.base_url)
             for name, value in chosen.items():
                 await walk.page.select_option(f"select[name={name}]", value)
-            by_script = await shown(walk), await cells(walk)
+            cells = walk.page.locator(".board td:visible")
+            by_script = await shown(walk), await cells.count()
             await walk.page.get_by_role("button", name="Filter").click()
             await walk.page.wait_for_url("**/?*")
-            assert (await shown(walk), await cells(walk)) == by_script
+            assert (await shown(walk), await cells.count()) == by_script
             assert len(by_script[0]) > 0
         assert walk.complaints == []
 
@@ -135,10 +132,12 @@ async def test_new_readings_are_offered_counted_and_notified_and_never_move_the_
         await walk.page.add_init_script(IN_BACKGROUND)
         await walk.page.clock.install()
         await walk.page.goto(f"{full.base_url}/{path}")
-        asked: list[Any] = []
-        walk.page.on("request", lambda sent: asked.append(sent))
+        fetched: list[str] = []
+        walk.page.on(
+            "request", lambda sent: sent.resource_type == "fetch" and fetched.append(sent.url)
+        )
         await walk.page.clock.fast_forward(50_000)
-        assert [sent.url for sent in asked if sent.resource_type == "fetch"] == []
+        assert fetched == []
         turned = make_change(NOON + HOUR_MS, "BTC", "ceres", "1h", 1, 0)
         await full.market.commit(make_batch(NOON + HOUR_MS, [turned]))
         async with walk.page.expect_response("**/board/latest.json"):
@@ -149,8 +148,7 @@ async def test_new_readings_are_offered_counted_and_notified_and_never_move_the_
         assert await walk.page.evaluate("shown") == [
             ["1 change at 13:03 UTC", f"{title} - Signals"]
         ]
-        (sent,) = [sent for sent in asked if sent.resource_type == "fetch"]
-        assert sent.url == f"{full.base_url}/board/latest.json"
+        assert fetched == [f"{full.base_url}/board/latest.json"]
         as_of = walk.page.locator("p:has-text('As of') time").first
         assert "12:03 UTC" in await as_of.inner_text()
         async with walk.page.expect_navigation():
@@ -159,12 +157,6 @@ async def test_new_readings_are_offered_counted_and_notified_and_never_move_the_
         assert walk.complaints == []
 
 
-async def cells(walk: BrowserWindow) -> int:
-    return int(await walk.page.locator(".board td:visible").count())
-
-
-# The asset page with everything that it loads, before compression.
-MAX_BYTES = 200_000
 RANGE = "view.max - view.min"
 # The 359 bars of 60 days on 4h, and the room after them.
 ALL_BARS = 366
@@ -186,8 +178,7 @@ async def open_chart(walk: BrowserWindow, served: RunningService) -> None:
 async def wait_for_range(walk: BrowserWindow, condition: str) -> float:
     """Return the number of bars in view, when it meets a condition."""
     await walk.page.wait_for_function(f"() => {{ const bars = {RANGE}; return {condition}; }}")
-    bars: float = await walk.page.evaluate(RANGE)
-    return bars
+    return await walk.page.evaluate(RANGE)
 
 
 @pytest.mark.clause("15.3")
@@ -271,47 +262,32 @@ MAX_Y = {1440: 400, 390: 700}
 TITLES = {"feed": "Feed", "flips": "Flips", "confluence": "Confluence"}
 
 
-@pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[RunningService]:
-    async with run_service(tmp_path, make_coverage()) as served:
-        yield served
-
-
-async def list_cookies(served: RunningService) -> list[dict[str, str]]:
-    name, _, value = (await served.get_session_cookie()).partition("=")
-    return [{"name": name, "value": value, "url": served.base_url}]
-
-
-async def check_first_row(walk: BrowserWindow, width: int) -> None:
-    box = await walk.page.locator("tbody tr").first.bounding_box()
-    assert box["y"] < MAX_Y[width]
-    assert box["x"] + box["width"] <= width
-
-
 @pytest.mark.clause("pages")
 @pytest.mark.parametrize("width", WIDTHS)
-async def test_rows_and_errors_can_be_read_and_reached(small: RunningService, width: int) -> None:
-    async with open_window(width, "dark", await list_cookies(small)) as walk:
+async def test_rows_and_errors_can_be_read_and_reached(served: RunningService, width: int) -> None:
+    async with open_window(width, "dark", await member_of(served)) as walk:
         for path, title in TITLES.items():
-            await walk.page.goto(f"{small.base_url}/{path}?timeframe=1h")
+            await walk.page.goto(f"{served.base_url}/{path}?timeframe=1h")
             await walk.wait_for_title(title)
-            await check_first_row(walk, width)
-        await walk.page.goto(f"{small.base_url}/feed?ticker=NVDA&timeframe=1h&since=2026-09-30")
+            box = await walk.page.locator("tbody tr").first.bounding_box()
+            assert box["y"] < MAX_Y[width]
+            assert box["x"] + box["width"] <= width
+        await walk.page.goto(f"{served.base_url}/feed?ticker=NVDA&timeframe=1h&since=2026-09-30")
         await walk.wait_for_title("Feed")
         assert walk.complaints == []
-        await walk.page.goto(f"{small.base_url}/feed?ticker=x&limit=0&since=now")
+        await walk.page.goto(f"{served.base_url}/feed?ticker=x&limit=0&since=now")
         await walk.wait_for_title("Feed")
         # A browser logs the status of the page, which is 400.
         assert [said for said in walk.complaints if "400" not in said] == []
-        assert walk.hosts == {urlsplit(small.base_url).netloc}
+        assert walk.hosts == {urlsplit(served.base_url).netloc}
 
 
 @pytest.mark.clause("pages", "17.9")
-async def test_relative_times_go_on_while_the_page_is_open(small: RunningService) -> None:
-    small.clock.now += 120_000
-    async with open_window(WIDTHS[1], cookies=await list_cookies(small)) as walk:
+async def test_relative_times_go_on_while_the_page_is_open(served: RunningService) -> None:
+    served.clock.now += 120_000
+    async with open_window(WIDTHS[1], cookies=await member_of(served)) as walk:
         await walk.page.clock.install()
-        await walk.page.goto(f"{small.base_url}/feed")
+        await walk.page.goto(f"{served.base_url}/feed")
         first = walk.page.locator("tbody .ago").first
         assert await first.inner_text() == "5 min ago"
         await walk.page.clock.run_for(10 * 60_000)
@@ -319,9 +295,9 @@ async def test_relative_times_go_on_while_the_page_is_open(small: RunningService
 
 
 @pytest.mark.clause("pages")
-async def test_a_form_sends_only_the_filters_that_are_set(small: RunningService) -> None:
-    async with open_window(WIDTHS[0], cookies=await list_cookies(small)) as walk:
-        await walk.page.goto(f"{small.base_url}/feed")
+async def test_a_form_sends_only_the_filters_that_are_set(served: RunningService) -> None:
+    async with open_window(WIDTHS[0], cookies=await member_of(served)) as walk:
+        await walk.page.goto(f"{served.base_url}/feed")
         await walk.page.click("label.fold")
         await walk.page.select_option("select[name=timeframe]", "1h")
         async with walk.page.expect_navigation():
@@ -330,7 +306,7 @@ async def test_a_form_sends_only_the_filters_that_are_set(small: RunningService)
         assert await walk.page.locator("tbody tr:has(td)").count() == 6
         await walk.page.click("label.fold")
         await walk.press("Clear")
-        assert walk.page.url == f"{small.base_url}/feed"
+        assert walk.page.url == f"{served.base_url}/feed"
         assert walk.complaints == []
 
 

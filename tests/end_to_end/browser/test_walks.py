@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
@@ -19,15 +19,10 @@ from starlette.types import Receive, Scope, Send
 from serving.http import respond
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 from tests.support.example_market import make_coverage
-from tests.support.running_service import (
-    RunningService,
-    open_loopback_socket,
-    run_app,
-    run_service,
-)
+from tests.support.oauth_client import register
+from tests.support.running_service import RunningService, run_service, serve_app
 from tests.support.web_page import (
     API_KEY,
-    CHALLENGE,
     EMAIL,
     HOME,
     TITLE,
@@ -80,24 +75,10 @@ async def test_a_person_buys_access_and_goes_back_without_buying_twice(
     assert len(await served.access.list_memberships_by_email(BUYER)) == 1
 
 
-async def begun(served: RunningService) -> dict[str, Any]:
-    email = "procurement.agent+signals@a-department-with-a-long-name.example.com"
-    response = await served.client.post("/api/v1/access/checkout", json={"contact_email": email})
-    checkout: dict[str, Any] = response.json()
-    return checkout
-
-
-async def claim_status(served: RunningService, checkout: dict[str, Any]) -> str:
-    body = {"claim_token": checkout["claim_token"]}
-    response = await served.client.post("/api/v1/access/claim", json=body)
-    answer = response.json()
-    return str(answer["status"] if response.status_code == 200 else response.status_code)
-
-
 @pytest.mark.clause("sales")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_a_buyer_cancels_with_the_pointer(served: RunningService, scheme: str) -> None:
-    checkout = await begun(served)
+    checkout = await sent(served, "checkout", contact_email=MEMBER)
     async with open_window(WIDTHS[0], scheme) as walk:
         await walk.page.goto(checkout["checkout_url"])
         await walk.check_fits()
@@ -108,7 +89,8 @@ async def test_a_buyer_cancels_with_the_pointer(served: RunningService, scheme: 
         assert await walk.page.get_by_role("button").count() == 0
         await walk.check_fits()
         assert walk.complaints == []
-    assert await claim_status(served, checkout) == "404"
+    claim = {"claim_token": checkout["claim_token"]}
+    assert (await served.client.post("/api/v1/access/claim", json=claim)).status_code == 404
 
 
 HTML = (b"content-type", b"text/html; charset=utf-8")
@@ -119,16 +101,12 @@ DONE = b"<!doctype html><title>Connected</title><h1>Connected</h1>"
 class ProgramCallback:
     """The page of a program that receives the code and leads on to a page at another host."""
 
-    port: int
+    base_url: str = ""
     answers: list[dict[str, list[str]]] = field(default_factory=list)
 
     @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self.port}/callback"
-
-    @property
     def done_url(self) -> str:
-        return f"http://localhost:{self.port}/done"
+        return f"{self.base_url.replace('127.0.0.1', 'localhost')}/done"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/callback":
@@ -140,25 +118,16 @@ class ProgramCallback:
 
 @asynccontextmanager
 async def run_program() -> AsyncIterator[ProgramCallback]:
-    with open_loopback_socket() as bound:
-        program = ProgramCallback(bound.getsockname()[1])
-        async with run_app(program, bound):
-            yield program
+    program = ProgramCallback()
+    async with serve_app(lambda _: program) as program.base_url:
+        yield program
 
 
 async def build_authorize_url(served: RunningService, program: ProgramCallback) -> str:
     """Register the program; return the address that it opens in the browser."""
-    metadata = {"client_name": "Desk Assistant", "redirect_uris": [program.uri]}
-    registered = await served.client.post("/oauth/register", json=metadata)
-    query = {
-        "response_type": "code",
-        "client_id": registered.json()["client_id"],
-        "redirect_uri": program.uri,
-        "state": "opaque",
-        "code_challenge": CHALLENGE,
-        "code_challenge_method": "S256",
-        "resource": f"{served.base_url}/mcp",
-    }
+    uri = f"{program.base_url}/callback"
+    client = await register(served, uri, name="Desk Assistant")
+    query = client.build_request(redirect_uri=uri, state="opaque")
     return f"{served.base_url}/oauth/authorize?{urlencode(query)}"
 
 
@@ -237,25 +206,9 @@ LABEL = "the server that asks every hour, in the rack on the left"
 SAMPLE, SIMULATED = "Sample, not live data", "Simulated market"
 
 
-class Window(NamedTuple):
-    """The browser window of a person: its size and whether scripts run."""
-
-    width: int
-    scheme: str
-    is_scripted: bool
-
-
-WINDOWS = (
-    Window(WIDTHS[0], "dark", is_scripted=True),
-    Window(WIDTHS[1], "light", is_scripted=True),
-    Window(WIDTHS[0], "light", is_scripted=False),
-)
-
-
 async def sent(served: RunningService, path: str, **body: str) -> dict[str, Any]:
     """Return the response to an agent's POST to an endpoint of the purchase."""
-    answer: dict[str, Any] = (await served.client.post(f"/api/v1/access/{path}", json=body)).json()
-    return answer
+    return (await served.client.post(f"/api/v1/access/{path}", json=body)).json()
 
 
 async def statuses(served: RunningService, api_key: str) -> tuple[int, int]:
@@ -267,15 +220,6 @@ async def statuses(served: RunningService, api_key: str) -> tuple[int, int]:
             result = await client.call_tool("signals_get_state", {"ticker": "BTC"})
     response = await served.client.get("/api/v1/state?ticker=BTC", headers=headers)
     return (result.meta or {}).get("signals/status", 200), response.status_code
-
-
-async def looks_around(served: RunningService, walk: BrowserWindow) -> None:
-    """Open the sample and the page about buying access."""
-    await walk.page.goto(served.base_url)
-    await walk.wait_for_title(WELCOME)
-    assert await walk.page.inner_text(".badge") == SAMPLE
-    await walk.press("Buy access")
-    await walk.wait_for_title("Choose a plan")
 
 
 async def pays(served: RunningService, walk: BrowserWindow) -> None:
@@ -307,44 +251,29 @@ async def makes_a_key(walk: BrowserWindow) -> str:
     await walk.press("API access")
     await walk.fill_in("label", LABEL)
     await walk.wait_for_title("Your new key")
-    api_key = await (copied(walk) if walk.is_scripted else walk.page.inner_text("pre >> nth=0"))
-    assert API_KEY.fullmatch(api_key)
-    return str(api_key)
-
-
-async def copied(walk: BrowserWindow) -> str:
-    """Press the first copy button; return what the clipboard has then."""
+    if not walk.is_scripted:
+        return await walk.page.inner_text("pre >> nth=0")
     await walk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await walk.tab_to("Copy")
     await walk.page.keyboard.press("Enter")
     await walk.page.get_by_text("Copied").wait_for()
-    text: str = await walk.page.evaluate("navigator.clipboard.readText()")
-    return text
-
-
-async def renames_it(walk: BrowserWindow) -> None:
-    """Rename the key, which needs no script either."""
-    await walk.tab_to(f"Rename {LABEL}")
-    await walk.page.keyboard.press("Enter")
-    await walk.fill_in("label", "server")
-    await walk.wait_for_title("API access")
-
-
-async def revokes_it(walk: BrowserWindow) -> None:
-    await walk.press("Revoke server")
-    await walk.wait_for_title("Revoke this key?")
-    assert "server" in await walk.page.inner_text("main")
-    await walk.press("Revoke key")
-    await walk.wait_for_title("API access")
+    return await walk.page.evaluate("navigator.clipboard.readText()")
 
 
 @pytest.mark.clause("pages", "dashboard", "sales", "5.13")
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(
+    ("width", "scheme", "is_scripted"),
+    [(WIDTHS[0], "dark", True), (WIDTHS[1], "light", True), (WIDTHS[0], "light", False)],
+)
 async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_only(
-    served: RunningService, window: Window
+    served: RunningService, width: int, scheme: str, is_scripted: bool
 ) -> None:
-    async with open_window(window.width, window.scheme, is_scripted=window.is_scripted) as walk:
-        await looks_around(served, walk)
+    async with open_window(width, scheme, is_scripted=is_scripted) as walk:
+        await walk.page.goto(served.base_url)
+        await walk.wait_for_title(WELCOME)
+        assert await walk.page.inner_text(".badge") == SAMPLE
+        await walk.press("Buy access")
+        await walk.wait_for_title("Choose a plan")
         await pays(served, walk)
         await walk.press("Sign in")
         await signs_in(served, walk, MEMBER)
@@ -352,12 +281,21 @@ async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_only
         assert walk.page.url == served.base_url + HOME
         await sees_what_is_so_now(served, walk)
         api_key = await makes_a_key(walk)
+        assert API_KEY.fullmatch(api_key)
         assert await statuses(served, api_key) == (200, 200)
         await walk.press("I have stored the key: back to API access")
         await walk.wait_for_title("API access")
         assert "2 of 10,000" in await walk.page.inner_text("main")
-        await renames_it(walk)
-        await revokes_it(walk)
+        # Renaming needs no script either.
+        await walk.tab_to(f"Rename {LABEL}")
+        await walk.page.keyboard.press("Enter")
+        await walk.fill_in("label", "server")
+        await walk.wait_for_title("API access")
+        await walk.press("Revoke server")
+        await walk.wait_for_title("Revoke this key?")
+        assert "server" in await walk.page.inner_text("main")
+        await walk.press("Revoke key")
+        await walk.wait_for_title("API access")
         assert await statuses(served, api_key) == (403, 403)
         await walk.press("Sign out")
         await walk.wait_for_title("Sign in")
@@ -385,26 +323,19 @@ CALL = (
 )
 
 
+@dataclass
 class AppPages:
-    """A service, and pages of an allowed and of a foreign origin."""
+    """A service, and the addresses of pages of an allowed and of a foreign origin."""
 
-    def __init__(self, service: RunningService, port: int) -> None:
-        self.service = service
-        # Browsers resolve every name below localhost to this machine.
-        self.allowed = f"http://app.localhost:{port}"
-        self.foreign = f"http://evil.localhost:{port}"
+    service: RunningService
+    allowed: str
+    foreign: str
 
     async def fetch(self, walk: Any, path: str, **options: Any) -> dict[str, Any]:
         headers = {**self.service.key_headers, **options.pop("headers", {})}
-        seen: dict[str, Any] = await walk.page.evaluate(
+        return await walk.page.evaluate(
             FETCH, [self.service.base_url + path, {"headers": headers, **options}]
         )
-        return seen
-
-    async def fetch_plainly(self, walk: Any, path: str) -> dict[str, Any]:
-        """Return what the page sees of a GET that the browser sends without a preflight."""
-        seen: dict[str, Any] = await walk.page.evaluate(FETCH, [self.service.base_url + path, {}])
-        return seen
 
     async def call_mcp(self, walk: Any, **headers: str) -> dict[str, Any]:
         sent = {
@@ -419,16 +350,16 @@ class AppPages:
 @pytest.fixture
 async def pages(tmp_path: Path) -> AsyncIterator[AppPages]:
     """A service that allows one of two origins, which another server has pages of."""
-    async with AsyncExitStack() as stack:
-        bound = stack.enter_context(open_loopback_socket())
-        port = bound.getsockname()[1]
-        page = HTMLResponse("<title>An app</title><link rel=icon href=data:,>")
-        await stack.enter_async_context(run_app(page, bound))
-        allowed = (f"http://app.localhost:{port}",)
-        service = await stack.enter_async_context(
-            run_service(tmp_path, make_coverage(), allowed_origins=allowed, daily_limit=4)
+    page = HTMLResponse("<title>An app</title><link rel=icon href=data:,>")
+    async with serve_app(lambda _: page) as address:
+        # Browsers resolve every name below localhost to this machine.
+        allowed, foreign = (
+            address.replace("127.0.0.1", f"{name}.localhost") for name in ("app", "evil")
         )
-        yield AppPages(service, port)
+        async with run_service(
+            tmp_path, make_coverage(), allowed_origins=(allowed,), daily_limit=4
+        ) as service:
+            yield AppPages(service, allowed, foreign)
 
 
 @pytest.mark.clause("4.0.7")
@@ -465,7 +396,9 @@ async def test_a_page_of_a_foreign_origin_reads_only_what_is_public(pages: AppPa
         failed = {"failure": "TypeError"}
         assert await pages.fetch(walk, "/api/v1/state?ticker=BTC") == failed
         assert await pages.call_mcp(walk) == failed
-        assert (await pages.fetch_plainly(walk, "/api/v1/catalog"))["status"] == 200
+        # Without headers, the browser sends no preflight.
+        catalog = await walk.page.evaluate(FETCH, [f"{pages.service.base_url}/api/v1/catalog", {}])
+        assert catalog["status"] == 200
         public = await pages.fetch(walk, "/.well-known/oauth-protected-resource/api/v1/mcp")
         assert public["status"] == 404
     assert (await pages.service.get_api("/usage")).json()["quota"]["used_today"] == 1

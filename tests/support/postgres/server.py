@@ -60,10 +60,7 @@ def _find_debian() -> list[Installation]:
 
 def _find_packaged() -> Installation:
     """Return the package's installation without importing it, as the import opens lock files."""
-    found = find_spec(PACKAGE)
-    assert found is not None
-    assert found.origin is not None
-    programs = Path(found.origin).parent / "pginstall" / "bin"
+    programs = Path(find_spec(PACKAGE).origin).parent / "pginstall" / "bin"
     return Installation(version(PACKAGE).split(".")[0], programs)
 
 
@@ -143,7 +140,6 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
         return self._process.pid
 
     def url(self, database: str = "postgres") -> str:
@@ -183,7 +179,6 @@ class PostgresServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as frozen:
-            assert frozen.stdout is not None
             frozen.stdout.readline()
             yield
 
@@ -261,20 +256,19 @@ async def create_database(server: str, template: str) -> str:
 
 
 async def _run_statement(server: str, statement: str) -> None:
-    admin = await asyncpg.connect(server)
+    session = await asyncpg.connect(server)
     try:
-        await admin.execute(statement)
+        await session.execute(statement)
     finally:
-        await admin.close()
+        await session.close()
 
 
 async def cut_sessions(url: str) -> None:
-    session = await asyncpg.connect(url)
-    await session.execute(
+    await _run_statement(
+        url,
         "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
-    await session.close()
 
 
 ROOT = Path(__file__).parents[3]
@@ -309,7 +303,6 @@ def _start_keeper(major: str, run: int) -> str:
     with subprocess.Popen(
         ["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE
     ) as keeping:
-        assert keeping.stdout is not None
         description = keeping.stdout.readline().decode()
     if not description:
         raise RuntimeError(f"PostgreSQL {major} did not start")

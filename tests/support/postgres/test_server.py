@@ -39,18 +39,14 @@ def test_a_killed_run_leaves_no_server_and_no_folder(postgres: SharedServer, tmp
     with subprocess.Popen(
         arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as run:
-        assert run.stdout is not None
         folder, *pids = run.stdout.readline().decode().split()
-        alive = [os.pidfd_open(pid) for pid in (*map(int, pids), get_parent(int(pids[0])))]
+        parent = Path(f"/proc/{pids[0]}/stat").read_text().rpartition(") ")[2].split()[1]
+        alive = [os.pidfd_open(int(pid)) for pid in (*pids, parent)]
         run.kill()
     for one in alive:
         assert select.select([one], [], [], WITHIN_S)[0] == [one]
         os.close(one)
     assert not Path(folder).exists()
-
-
-def get_parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
 @pytest.mark.prove
