@@ -64,7 +64,6 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 @pytest.fixture(scope="session")
 def single_ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the first of the trusted certificates."""
     end = "-----END CERTIFICATE-----\n"
     path = tmp_path_factory.mktemp("trusted") / "one.pem"
     path.write_text(certifi.contents().partition(end)[0] + end)
@@ -103,7 +102,6 @@ async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[RunningSer
 
 @pytest.fixture
 def served(served_alone: RunningService) -> RunningService:
-    """The service on a seeded simulated store; shared_service.py has one for reading."""
     return served_alone
 
 
@@ -146,7 +144,6 @@ def postgres(
 
 @pytest.fixture
 async def database(postgres: SharedServer) -> AsyncIterator[str]:
-    """The URL of an empty PostgreSQL database."""
     async with copy_database(postgres.url) as url:
         yield url
 

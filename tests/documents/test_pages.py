@@ -440,7 +440,6 @@ class Operator:
         return mask(f"{done.stdout.replace(address, BASE_URL)}(exit status {done.returncode})\n")
 
     def restore(self, backup: Path) -> None:
-        """Replace the databases by those of a backup."""
         for path in self.folder.glob("signals.db*"):
             if not path.name.endswith("log-key.json"):
                 path.unlink()

@@ -249,7 +249,6 @@ def refuse_without_key(request: Request) -> Response | None:
 
 @asynccontextmanager
 async def serve_log(log: PublishedLog) -> AsyncIterator[str]:
-    """Serve a log during the block; yield its address."""
     async with serve_app(lambda _: log.build_app()) as address:
         yield address
 

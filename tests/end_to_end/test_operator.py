@@ -50,7 +50,6 @@ PAGES = (
 
 @pytest.fixture
 async def named(tmp_path: Path) -> AsyncIterator[RunningService]:
-    """A service that sells keys, of an operator who has published everything."""
     async with run_service(tmp_path, make_coverage(), operator=ACME) as served:
         yield served
 

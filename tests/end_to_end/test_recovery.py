@@ -325,7 +325,6 @@ def write_waves(folder: Path, count: int) -> Path:
 
 
 def compute(folder: Path, count: int, **settings: str) -> None:
-    """Compute so many hours of recorded bars, or the hours that are new."""
     bars = write_waves(folder / "bars", count)
     done = run_signals(folder, "replay", "--bars", str(bars), **settings)
     assert done.returncode == 0, done.stderr

@@ -278,7 +278,6 @@ def transport() -> Transport:
 
 @pytest.fixture
 async def served_alone(database: str) -> AsyncIterator[RunningService]:
-    """The service on a seeded simulated store."""
     async with run_service(database, make_coverage()) as running:
         yield running
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -18,7 +18,7 @@ from mcp_server.registration import CLIENTS
 from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT
 from service.commands.cli import wall_clock
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
-from tests.end_to_end.test_counted_calls import links_of
+from tests.end_to_end.test_counted_calls import crawl
 from tests.service.commands.test_cli import write_bars
 from tests.service.config.test_billing import selling
 from tests.support.example_market import make_coverage
@@ -44,7 +44,6 @@ UNKNOWN_TOKEN = "ct_" + "B" * 43
 class Selling:
     """A service in a separate process, its Stripe double, and all of its output."""
 
-    folder: Path
     address: str
     process: RunningCommand
     stripe: StripeDouble
@@ -52,7 +51,6 @@ class Selling:
     refusals: list[str] = field(default_factory=list)
 
     async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
-        """Post JSON; keep the text of any failed response."""
         response = await self.client.post(f"{self.address}{path}", json=body)
         return self._kept(response), response.json()
 
@@ -129,7 +127,7 @@ async def service(folder: Path) -> AsyncIterator[Selling]:
         given = selling(stripe) | LIMITS | LOG | {"source": f"files:{bars}"}
         with start_signals(folder, "serve", port=port, **given) as process:
             await asyncio.to_thread(process.wait_for_line, "Register with a client")
-            yield Selling(folder, f"http://127.0.0.1:{port}", process, stripe, client)
+            yield Selling(f"http://127.0.0.1:{port}", process, stripe, client)
             assert await asyncio.to_thread(process.stop) == 0
 
 
@@ -226,23 +224,8 @@ async def unbilled(tmp_path: Path) -> AsyncIterator[RunningService]:
         yield served
 
 
-async def crawl(served: RunningService, *, is_member: bool) -> dict[str, httpx.Response]:
-    """Return every response that links lead to, by path."""
-    waiting, seen = list(STARTS), {}
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen[path] = await served.get_page(path, is_member=is_member)
-            if "text/html" in seen[path].headers.get("content-type", ""):
-                urls = map(urlsplit, links_of(seen[path]))
-                here = urlsplit(served.base_url).netloc
-                waiting += [url.path for url in urls if url.netloc == here]
-    return seen
-
-
-def find_offer(text: str) -> str | None:
-    found = OFFER.search(text)
-    return found and text[max(found.start() - 80, 0) : found.end() + 80]
+def find_offer(text: str) -> re.Match[str] | None:
+    return OFFER.search(text)
 
 
 @pytest.mark.clause("5.30")
@@ -250,7 +233,8 @@ def find_offer(text: str) -> str | None:
 @pytest.mark.sampled(2)
 @pytest.mark.prove
 async def test_no_page_offers_a_sale(unbilled: RunningService, is_member: bool) -> None:
-    pages = await crawl(unbilled, is_member=is_member)
+    get = partial(unbilled.get_page, is_member=is_member)
+    pages = await crawl(get, unbilled.base_url, STARTS)
     assert {"/", "/docs/getting-started", "/docs/rest", "/docs/buy", "/assets/BTC"} <= set(pages)
     for path, response in pages.items():
         if path.startswith("/docs/") and response.status_code == 200:
@@ -311,7 +295,7 @@ async def test_the_purchase_routes_refuse_without_an_offer(unbilled: RunningServ
 @pytest.mark.clause("5.30")
 @pytest.mark.prove
 async def test_with_billing_on_the_same_crawl_finds_the_offers(served: RunningService) -> None:
-    pages = await crawl(served, is_member=False)
+    pages = await crawl(served.get_page, served.base_url, STARTS)
     offering = {path for path, response in pages.items() if find_offer(response.text)}
     assert {"/", "/assets/BTC", "/sign-in", "/docs/buy", "/no/such/path"} <= offering
     assert NOTICE not in pages["/docs/getting-started"].text

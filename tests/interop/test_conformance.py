@@ -86,7 +86,6 @@ def recorded(folder: Path) -> Checks:
 
 
 def schema_checks(scenarios: Checks) -> list[str]:
-    """Return the results of the message schema check in all scenarios with messages."""
     every = (check for checks in scenarios.values() for check in checks)
     return [check["status"] for check in every if check["id"] == "wire-schema-valid"]
 

@@ -166,7 +166,6 @@ async def call(client: httpx.AsyncClient, number: int, counts: Counter[str]) -> 
 
 @pytest.fixture
 def api_key(tmp_path: Path, seeded: Path) -> str:
-    """A key of a store in the test's folder."""
     shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
     url = f"sqlite:///{tmp_path}/market.db"
     made = run_signals(tmp_path, "keys", "create", "--label", "tests", database_url=url)

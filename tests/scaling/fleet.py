@@ -291,20 +291,17 @@ class Fleet:
             await asyncio.sleep(0.1)
 
     async def wait_for_leader(self) -> tuple[int, ServiceNode]:
-        """Wait until a process leads; return its session and the process."""
         await wait_until(lambda: self.leaders.current is not None, SHOWS_WITHIN_S)
         now = self.leaders.current
         return now.session, next(node for node in self.computing if node.pid == now.pid)
 
     async def wait_for_takeover(self, ended: int) -> None:
-        """Wait until a process leads with another session than the ended one."""
         await wait_until(
             lambda: self.leaders.current is not None and self.leaders.current.session != ended,
             TAKES_OVER_WITHIN_S,
         )
 
     async def wait_until_shown(self, hour: int) -> None:
-        """Wait until every serving process serves the run of an hour."""
         for address in self.addresses:
             await wait_until(
                 lambda url=address: self._shows(url, hour), SHOWS_WITHIN_S, LOOKS_EVERY_S

@@ -79,7 +79,6 @@ class ServiceNode:
 
     @property
     def status(self) -> int | None:
-        """The exit status, None while it runs."""
         return self._process.exitcode
 
     def start(self) -> None:
@@ -92,7 +91,6 @@ class ServiceNode:
         self._process.join()
 
     async def stop(self) -> int | None:
-        """Stop it as an operator does; return the exit status."""
         self._process.terminate()
         await asyncio.to_thread(self._process.join, ENDS_WITHIN_S)
         return self.status

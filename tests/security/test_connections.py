@@ -122,7 +122,6 @@ async def test_a_client_that_reads_late_gets_every_response_complete(served: Run
 
 
 async def asks_on(connection: Connection) -> list[int]:
-    """Request a page on an open connection and close it; return the statuses."""
     reader, writer = connection
     writer.write(LAST)
     return parse_statuses(await read_until_closed(reader))

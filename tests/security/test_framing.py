@@ -151,7 +151,6 @@ async def test_a_compressed_body_is_never_inflated(served: RunningService):
 
 
 def build_head(size: int) -> bytes:
-    """Return a GET request whose head has a size."""
     start, end = b"GET /api/v1/signals/sample HTTP/1.1\r\n" + HOST + b"X-Pad: ", b"\r\n\r\n"
     return start + b"a" * (size - len(start) - len(end)) + end
 
@@ -449,7 +448,6 @@ OUR_ORIGINS = [
 def get(
     host_line: bytes, target: bytes = b"/api/v1/signals/sample", version: bytes = b"1.1"
 ) -> bytes:
-    """Return a GET request as bytes with the given Host lines."""
     return b"GET %s HTTP/%s\r\n%s\r\n" % (target, version, host_line)
 
 

@@ -141,7 +141,6 @@ def test_the_log_has_one_line_per_event_and_no_text_of_clients(
 
 
 def upgrade(secret: str) -> bytes:
-    """Return a WebSocket upgrade request with a secret as the name of its protocol."""
     return (
         b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Protocol: %s\r\n%s\r\n" % (secret.encode(), HOST)

@@ -37,12 +37,10 @@ async def read_until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 async def exchange_bytes(base_url: str, sent: bytes) -> bytes:
-    """Send bytes on a new connection, and read until the server closes it."""
     async with open_raw_connection(base_url) as (reader, writer):
         writer.write(sent)
         return await read_until_closed(reader)
 
 
 def parse_statuses(received: bytes) -> list[int]:
-    """Return the status of each response, in order."""
     return [int(status) for status in STATUS.findall(received)]

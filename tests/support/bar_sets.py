@@ -25,7 +25,6 @@ HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 PERIODS_S = {"1h": HOUR_S, "4h": 4 * HOUR_S, "1d": DAY_S}
 METALS = ("XAU", "XAG", "XPT", "XPD")
-HOURLY_STOCKS = ("NVDA", "TSLA")
 # Days of the recorded bars on which the exchanges closed at 13:00.
 HALF_DAYS = ("2025-07-03", "2025-11-28", "2025-12-24")
 PRICES = ["open", "high", "low", "close"]
@@ -118,7 +117,9 @@ def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
             if ticker not in HOURLY_STOCKS:
                 end = bars["close_time"].max()
                 built = {name: frame[frame["close_time"] <= end] for name, frame in built.items()}
-        rates = _load_funding_rates(folder / f"{ticker}_funding.csv")
+        funding = folder / f"{ticker}_funding.csv"
+        none = pd.DataFrame({"ts": [], "funding_rate": []})
+        rates = pd.read_csv(funding).sort_values("ts") if funding.exists() else none
         series += [(f"{ticker} {name}", _to_arrays(frame, rates)) for name, frame in built.items()]
     return series
 
@@ -152,12 +153,6 @@ def _build_longer_bars(
         .agg({"open": "first", "high": "max", "low": "min", "close": "last", "volume": "sum"})
         .reset_index(names="close_time")
     )
-
-
-def _load_funding_rates(path: Path) -> pd.DataFrame:
-    if not path.exists():
-        return pd.DataFrame({"ts": [], "funding_rate": []})
-    return pd.read_csv(path).sort_values("ts")
 
 
 def _to_arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
@@ -292,8 +287,10 @@ def write_generated_bars(folder: Path, rows: int) -> None:
     for ticker, price in HOURLY_COINS.items():
         random = _open_random(ticker)
         opened = END - HOUR_S * np.arange(rows, 0, -1)
-        kept = _drop_hours(random, opened)
-        _write_bars(folder / f"{ticker}_1h.csv", kept, price, random, is_coin=True)
+        # Leave out single hours, and once some days in a row.
+        is_kept = random.random(rows) >= MISSING_SHARE
+        is_kept[rows // 3 : rows // 3 + LONG_GAP_BARS] = False
+        _write_bars(folder / f"{ticker}_1h.csv", opened[is_kept], price, random, is_coin=True)
         _write_funding(folder / f"{ticker}_funding.csv", opened + HOUR_S, random)
     for ticker, price in HOURLY_STOCKS.items():
         sessions = list_expected_bars("XNAS", END - rows * HOUR_S * 6, END)
@@ -308,14 +305,6 @@ def write_generated_bars(folder: Path, rows: int) -> None:
 
 def _open_random(ticker: str) -> np.random.Generator:
     return np.random.default_rng([SEED, *ticker.encode()])
-
-
-def _drop_hours(random: np.random.Generator, opened: Array) -> Array:
-    """Leave out single hours, and once some days in a row."""
-    kept = random.random(len(opened)) >= MISSING_SHARE
-    gap = len(opened) // 3
-    kept[gap : gap + LONG_GAP_BARS] = False
-    return opened[kept]
 
 
 def _write_bars(

@@ -137,7 +137,6 @@ class BrowserWindow:
             await self.page.screenshot(path=Path(folder) / f"{file}.png", full_page=True)
 
     async def check_accessible(self) -> None:
-        """Assert that axe-core finds nothing serious in the page."""
         await self.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
         found = await self.page.evaluate("axe.run({resultTypes: ['violations']})")
         serious = [
@@ -205,7 +204,6 @@ async def open_window(
     *,
     is_scripted: bool = True,
 ) -> AsyncIterator[BrowserWindow]:
-    """Open a browser window; `cookies` are sent from the first page on."""
     async with (
         open_browser() as browser,
         open_tab(browser, width, scheme, cookies, is_scripted=is_scripted) as window,

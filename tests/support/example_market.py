@@ -117,7 +117,7 @@ def make_batch(market_time: int, changes: list[ChangeRow]) -> Batch:
     return Batch(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
 
 
-async def seed_market(market: MarketStore, published: Coverage, flip_count: int = 6) -> None:
+async def seed_market(market: MarketStore, published: Coverage) -> None:
     """Commit unpublished first readings, then changes, then flips at NOON with ETH late."""
     await market.publish_coverage(published)
     before = NOON - 400 * 24 * HOUR_MS
@@ -134,7 +134,7 @@ async def seed_market(market: MarketStore, published: Coverage, flip_count: int 
         )
     )
     late = [WatermarkRow("ETH", (NOON - HOUR_MS) // HOUR_MS * 3600, late=TIMEFRAMES[:1])]
-    await market.commit(replace(make_batch(NOON, make_flips(NOON, flip_count)), watermarks=late))
+    await market.commit(replace(make_batch(NOON, make_flips(NOON, 6)), watermarks=late))
 
 
 SEED = 1
@@ -154,7 +154,6 @@ PRICES: dict[AssetClass, tuple[float, float]] = {
 
 
 def make_full_coverage() -> Coverage:
-    """Return the coverage of the packaged universe with a simulated source."""
     universe = load_universe()
     source = SimulatedSource(universe, compute_origin(NOON // 1000), lambda: NOON)
     return as_served(universe, source, INDICATORS, NOON, None)
@@ -195,7 +194,8 @@ def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
                 for run in _draw_runs(draw, asset, timeframe) if key in INDICATOR_IDS else ():
                     before, reading = reading, _draw_next_reading(draw, reading, lean)
                     row = make_change(run, asset.ticker, key, timeframe, reading, before)
-                    yield row._replace(price=_draw_price(draw, price))
+                    drawn = price * (0.95 + 0.1 * draw.random())
+                    yield row._replace(price=float(f"{drawn:.6g}"))
 
 
 def _generate_last_bars() -> Iterator[BarBlock]:
@@ -255,10 +255,6 @@ def _draw_next_reading(draw: random.Random, reading: int, lean: int) -> int:
     if reading:
         return -reading if draw.random() < STRAIGHT else 0
     return lean if draw.random() < ALIKE else -lean
-
-
-def _draw_price(draw: random.Random, price: float) -> float:
-    return float(f"{price * (0.95 + 0.1 * draw.random()):.6g}")
 
 
 def _order_rows(rows: Iterable[ChangeRow]) -> list[ChangeRow]:

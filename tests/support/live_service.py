@@ -1,7 +1,6 @@
 """A small live service on the venue double, with five assets of three venues."""
 
 import asyncio
-import csv
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -42,6 +41,7 @@ from tests.doubles.venues.server import VenuesDouble
 from tests.support.row_builders import list_changes
 from tests.support.running_service import ManualClock
 from tests.support.signals_command import find_free_port
+from tests.support.small_market import write_bars, write_table
 from tests.support.store_homes import open_and_close
 
 # 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
@@ -107,7 +107,6 @@ class LiveService:
                 await asyncio.sleep(0)
 
     async def run_hour(self, hour: int, after_s: int = 5) -> None:
-        """Run an hour some seconds after its scheduled time."""
         self.clock.now = to_market_ms(hour) + after_s * 1000
         await self.runs.run_until(hour)
 
@@ -117,7 +116,6 @@ class LiveService:
         await self.runs.run_late()
 
     async def build_histories(self) -> None:
-        """Build the histories that are missing, as the loop does between two runs."""
         async with asyncio.timeout(30):
             while self.runs.building_tickers:
                 await self.runs.build_history()
@@ -337,11 +335,10 @@ def write_recording(
     folder.mkdir()
     for ticker, market in made.items():
         bars = [bar for bar in market.all_bars() if begin < _close_time(bar.open_time) <= end]
-        header = ["ts", "open", "high", "low", "close", "volume"]
-        _write(folder / f"{ticker}_1h.csv", header, bars)
+        write_bars(folder, ticker, bars)
     for ticker in funded:
         rates = [row for row in made[ticker].settlements if begin - DAY_S < row[0] <= end]
-        _write(folder / f"{ticker}_funding.csv", ["ts", "funding_rate"], rates)
+        write_table(folder / f"{ticker}_funding.csv", "ts,funding_rate", rates)
     return folder
 
 
@@ -397,10 +394,3 @@ def find_delayed(
 
 def _close_time(open_time: int) -> int:
     return -(-(open_time + HOUR_S) // HOUR_S) * HOUR_S
-
-
-def _write(path: Path, header: list[str], rows: Iterable[Sequence[float]]) -> None:
-    with path.open("w", newline="") as file:
-        lines = csv.writer(file)
-        lines.writerow(header)
-        lines.writerows(rows)

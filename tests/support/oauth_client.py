@@ -40,7 +40,6 @@ async def buy_plan(access: AccessStore, clock: Clock, email: str = MEMBER) -> Me
 
 
 async def find_plan(access: AccessStore, clock: Clock, email: str = MEMBER) -> MemberPlan:
-    """Return the newest plan of a mailbox, with its present keys."""
     provider = SandboxBilling(access, clock, "http://127.0.0.1")
     keys = MemberKeys(access, provider, Claims(access, provider, clock), clock)
     return (await keys.list_plans(email))[-1]
@@ -139,7 +138,6 @@ class HandClient:
         return await self.served.client.post(path, data=fields)
 
     async def connect(self, plan: MemberPlan | None = None) -> Any:
-        """Return the tokens of a new connection."""
         response = await self.exchange(await self.get_code(plan))
         assert response.status_code == 200, response.text
         return response.json()

@@ -32,7 +32,6 @@ class OpenApiDocument:
         self._registry: Registry[Any] = Registry().with_resource("urn:document", resource)
 
     def operations(self) -> Iterator[tuple[str, str, Part]]:
-        """Yield method, path and operation for each operation."""
         for path, item in self.content["paths"].items():
             for method, operation in item.items():
                 yield method.upper(), path, operation
@@ -41,7 +40,6 @@ class OpenApiDocument:
         return self.content["paths"][path][method.lower()]
 
     def response(self, method: str, path: str, status: int) -> Part:
-        """Return the documented response for a status; raise KeyError if there is none."""
         return self.resolve(self.operation(method, path)["responses"][str(status)])
 
     def resolve(self, part: Part) -> Part:
@@ -100,7 +98,6 @@ def list_operations(served: RunningService) -> list[tuple[str, str]]:
 
 
 def to_documented_path(path: str) -> str:
-    """Return a path with the documented names of its parameters."""
     return path.rstrip("/")
 
 

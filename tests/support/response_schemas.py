@@ -37,13 +37,8 @@ def add_fields(value: Any, schema: Any) -> Any:
 def parse_size(description: str, before: str = "bout") -> int:
     """Return the number of characters in a description that stands after some words."""
     (number,) = re.findall(rf"{before} ([\d,]+\d)", description)
-    return _to_number(number)
-
-
-def _to_number(text: str) -> int:
-    return int(text.replace(",", ""))
+    return int(number.replace(",", ""))
 
 
 def parse_largest_size(description: str) -> int:
-    """Return the largest response size that a description names."""
-    return max(map(_to_number, re.findall(r"[\d,]*\d", description)))
+    return max(int(size.replace(",", "")) for size in re.findall(r"[\d,]*\d", description))

@@ -96,7 +96,6 @@ def make_blocks(*rows: BarRow, revision: int = 0, source: str | None = None) -> 
 
 
 def to_rows(found: Iterable[BarBlock]) -> list[BarRow]:
-    """Return the bars of blocks one by one."""
     return [
         BarRow(block.ticker, block.timeframe, *row)
         for block in found

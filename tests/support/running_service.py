@@ -146,7 +146,6 @@ class RunningService:
         return await self.client.post("/api/v1/mcp", content=content, headers=sent)
 
     async def rpc(self, method: str, params: Any = None, **headers: str) -> Any:
-        """Return the response object of one request."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method}
         response = await self.post_mcp(
             body if params is None else {**body, "params": params}, **headers
@@ -358,7 +357,6 @@ async def publish_assets(served: RunningService, *assets: CoveredAsset) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def served(served_shared: RunningService) -> AsyncIterator[RunningService]:
-    """The shared service, with a client and a key for this test."""
     address = served_shared.base_url
     async with httpx.AsyncClient(base_url=address, verify=False, timeout=60) as client:
         api_key = await served_shared.keys.create("tests")

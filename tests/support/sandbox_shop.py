@@ -272,6 +272,5 @@ async def open_shop(folder: Path, **changed: Any) -> AsyncIterator[StripeShop]:
 
 @pytest.fixture
 async def shop(tmp_path: Path) -> AsyncIterator[StripeShop]:
-    """The service selling by Stripe, with an empty market."""
     async with open_shop(tmp_path) as running:
         yield running

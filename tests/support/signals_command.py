@@ -128,7 +128,6 @@ class RunningCommand:
 
     @classmethod
     def fork(cls, folder: Path, *arguments: str, env: Mapping[str, str]) -> Self:
-        """Start the `signals` command in a folder."""
         ours, theirs = os.pipe()
         try:
             return cls(ForkedCommand(folder, arguments, env, theirs), ours)
@@ -168,12 +167,10 @@ class RunningCommand:
             self.wait_for_line("caught_up")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Send a signal, wait for the end and return the exit status."""
         self.process.send_signal(number)
         return self.wait_for_exit()
 
     def wait_for_exit(self) -> int:
-        """Wait for the end, read the remaining messages and return the exit status."""
         status = self.process.wait(ENDS_WITHIN_S)
         while (line := self._lines.get(timeout=SAYS_WITHIN_S)) is not None:
             self.printed.append(line)

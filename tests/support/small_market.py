@@ -201,7 +201,6 @@ async def open_pipeline(
     indicators: Sequence[Indicator] = INDICATORS,
     open_executor: OpenExecutor = open_local_executor,
 ) -> HourlyPipeline:
-    """Return the pipeline from a folder into a store, ready to catch up."""
     source = FilesSource(folder, universe)
     return await HourlyPipeline.open(
         store, source, universe, indicators, lambda: to_market_ms(END), open_executor
@@ -216,7 +215,6 @@ async def replay_bars(
     indicators: Sequence[Indicator] = INDICATORS,
     open_executor: OpenExecutor = open_local_executor,
 ) -> Content:
-    """Replay a folder into the store at a path up to an hour; return the store's content."""
     async with open_store(path) as store:
         await (await open_pipeline(store, folder, universe, indicators, open_executor)).run_until(
             until
@@ -236,7 +234,6 @@ async def audit_store(
 
 
 async def load_content(store: MarketStore) -> Content:
-    """Return the whole content of a store, sorted; compare with ==."""
     progress = await store.progress()
     return Content(
         bars=[tuple(row) for row in to_rows(await store.bars())],

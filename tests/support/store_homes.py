@@ -132,7 +132,6 @@ async def make_sqlite_home(folder: Path) -> AsyncIterator[SqliteHome]:
 
 @asynccontextmanager
 async def make_postgres_home(server: str) -> AsyncIterator[PostgresHome]:
-    """Create a database for both stores, dropped at the end of the block."""
     if server not in MIGRATED_DATABASES:
         MIGRATED_DATABASES[server] = await _make_migrated_database(server)
     async with copy_database(server, MIGRATED_DATABASES[server]) as url:
@@ -154,7 +153,6 @@ def open_home(address: str) -> StoreHome:
 
 
 def build_database_url(home: StoreHome) -> str:
-    """Return the setting with which a command opens the market store of a home."""
     return f"sqlite:///{home.folder}/market.db" if isinstance(home, SqliteHome) else home.address
 
 

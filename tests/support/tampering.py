@@ -80,7 +80,6 @@ async def open_unguarded(
 
 
 async def list_columns(home: StoreHome) -> list[Column]:
-    """Return every column of every table of the market store, as the database lists them."""
     is_postgres = isinstance(home, PostgresHome)
     async with home.open_plain() as run:
         rows = await run(LIST_POSTGRES_COLUMNS if is_postgres else LIST_SQLITE_COLUMNS)
@@ -203,7 +202,6 @@ async def open_pipeline(store: MarketStore, source: Market) -> HourlyPipeline:
 
 
 async def audit_home(home: StoreHome, key_file: Path | None = None) -> Report:
-    """Audit the store of a home, with the key of its log if that is at hand."""
     async with open_and_close(home.open_market()) as store:
         key = None if key_file is None else load_key(key_file)
         return await audit_market(store, Market().universe, ALTERNATING, log_key=key)

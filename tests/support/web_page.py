@@ -63,7 +63,6 @@ class Page(HTMLParser):
 
     @property
     def chart(self) -> Any:
-        """The parts of the chart that the script of an asset's page reads."""
         return json.loads(self.find_all("figure")[0]["data-chart"] or "")
 
     @property
@@ -72,7 +71,6 @@ class Page(HTMLParser):
 
     @property
     def fields(self) -> dict[str | None, str]:
-        """The current values of form fields, by name."""
         return {field.get("name"): field.get("value") or "" for field in self.find_all("input")}
 
     @property
@@ -174,7 +172,6 @@ class MemberBrowser:
         return check_page(await self.client.get(HOME), 200, title)
 
     async def send_form(self, path: str, **fields: str) -> httpx.Response:
-        """Send a form with the values of the page."""
         token = (await self.get_home()).fields["form_token"]
         return await self.client.post(path, data={"form_token": token, **fields})
 
@@ -339,7 +336,6 @@ async def begin_request(
 
 
 async def exchange_code(served: RunningService, client_id: str, code: str) -> str:
-    """Exchange a code for an access token, as the client that began the request."""
     answer = await HandClient(served, client_id).exchange(code, redirect_uri=REDIRECT_URI)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["access_token"])

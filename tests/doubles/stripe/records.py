@@ -156,7 +156,6 @@ class StripeRecords:
         return self.add_event("customer.subscription.updated", subscription)
 
     def change_price(self, subscription_id: str, price: str) -> Object:
-        """Put a subscription on another price."""
         subscription = self.objects[subscription_id]
         subscription["items"]["data"][0]["price"] = deepcopy(self.objects[price])
         return self.add_event("customer.subscription.updated", subscription)

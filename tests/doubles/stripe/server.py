@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -134,11 +134,14 @@ class StripeDouble(StripeRecords):
         self._stuck = asyncio.Event()
 
     def build_app(self, address: str) -> Starlette:
-        """Return the ASGI app; its pay pages are below `address`."""
+        """Return the ASGI app; it names pay pages below `address`, which do not exist."""
         self.base_url = address
-        paths = {"/c/pay/{session}": self._pay_page, "/v1/{path:path}": self._answer}
-        routes = [Route(path, do, methods=["GET", "POST"]) for path, do in paths.items()]
-        return Starlette(routes=routes)
+        return Starlette(
+            routes=[Route("/v1/{path:path}", self._answer, methods=["GET", "POST"])],
+            exception_handlers={
+                RefusalError: lambda request, error: JSONResponse(error.body, error.status)
+            },
+        )
 
     @property
     def events(self) -> list[Object]:
@@ -204,11 +207,8 @@ class StripeDouble(StripeRecords):
             return await client.post(url, content=payload, headers=headers)
 
     async def _answer(self, request: Request) -> Response:
-        try:
-            self._authenticate(request.headers.get("authorization"))
-            call = await read_request(request)
-        except RefusalError as refusal:
-            return JSONResponse(refusal.body, refusal.status)
+        self._authenticate(request.headers.get("authorization"))
+        call = await read_request(request)
         self.requests.append(call)
         trouble = self._troubles.popleft() if self._troubles else None
         await self._open.wait()
@@ -222,17 +222,6 @@ class StripeDouble(StripeRecords):
             self._execute_once(call)
         return build()
 
-    async def _pay_page(self, request: Request) -> Response:
-        session = self.objects[request.path_params["session"]]
-        if request.method == "POST":
-            self.pay(session["id"])
-            return RedirectResponse(
-                session["success_url"].replace("{CHECKOUT_SESSION_ID}", session["id"]), 303
-            )
-        return Response(
-            "<form method=post><button>Subscribe</button></form>", media_type="text/html"
-        )
-
     def _authenticate(self, authorization: str | None) -> None:
         """Raise RefusalError for a wrong key, masked as Stripe masks it."""
         if authorization != f"Bearer {self.api_key}":
@@ -243,12 +232,9 @@ class StripeDouble(StripeRecords):
     def _execute_once(self, call: ApiRequest) -> Response:
         """Answer a request; a POST with a known idempotency key gets the first response again."""
         key = call.idempotency_key if call.method == "POST" else None
-        try:
-            first, body = self._answered.get(key or "", (call, None))
-            assert first == call, "a repeated request has the same parameters"
-            body = body or self._execute(call)
-        except RefusalError as refusal:
-            return JSONResponse(refusal.body, refusal.status)
+        first, body = self._answered.get(key or "", (call, None))
+        assert first == call, "a repeated request has the same parameters"
+        body = body or self._execute(call)
         if key is not None:
             self._answered[key] = (call, body)
         return JSONResponse(body)

@@ -124,7 +124,6 @@ async def run_program() -> AsyncIterator[ProgramCallback]:
 
 
 async def build_authorize_url(served: RunningService, program: ProgramCallback) -> str:
-    """Register the program; return the address that it opens in the browser."""
     uri = f"{program.base_url}/callback"
     client = await register(served, uri, name="Desk Assistant")
     query = client.build_request(redirect_uri=uri, state="opaque")
@@ -155,7 +154,6 @@ async def signs_in(served: RunningService, walk: BrowserWindow, email: str = EMA
 
 
 async def presses_and_arrives(walk: BrowserWindow, program: ProgramCallback, button: str) -> None:
-    """Press a button of the consent page; the browser ends at the program's last page."""
     await walk.wait_for_title("Connect a program")
     assert "a program on this computer" in await walk.page.inner_text("main")
     await walk.press(button)
@@ -207,7 +205,6 @@ SAMPLE, SIMULATED = "Sample, not live data", "Simulated market"
 
 
 async def sent(served: RunningService, path: str, **body: str) -> dict[str, Any]:
-    """Return the response to an agent's POST to an endpoint of the purchase."""
     return (await served.client.post(f"/api/v1/access/{path}", json=body)).json()
 
 

@@ -249,7 +249,6 @@ async def copy_database(server: str, template: str = "template1") -> AsyncIterat
 
 
 async def create_database(server: str, template: str) -> str:
-    """Copy a database and keep the copy; return its URL."""
     name = f"test_{uuid4().hex}"
     await _run_statement(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     return urlsplit(server)._replace(path=f"/{name}").geturl()
