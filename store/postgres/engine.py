@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
@@ -163,13 +162,10 @@ class PostgresEngine(Engine):
     @classmethod
     async def open(cls, url: str, schema: str, migrations: Sequence[str]) -> Self:
         """Migrate and open a schema of an existing database."""
+        async with open_session(url, schema) as session:
+            await _refuse_unfit_server(url, schema, session)
+            await migrate(session, redact_database_url(url), schema, migrations)
         with raise_store_errors(redact_database_url(url)):
-            connection = await connect(url, schema)
-            try:
-                await _refuse_unfit_server(url, schema, connection)
-                await migrate(connection, redact_database_url(url), schema, migrations)
-            finally:
-                await connection.close()
             pool = await asyncpg.create_pool(
                 url,
                 min_size=0,
@@ -210,9 +206,6 @@ class PostgresEngine(Engine):
                 await set_time_limit(database, COMMAND_TIMEOUT_S)
                 yield database
 
-    def acquire_writer(self) -> AbstractAsyncContextManager[PostgresDatabase]:
-        return self.acquire_connection()
-
     async def count(self, sql: str, *values: object) -> Sequence[asyncpg.Record]:
         with self._health.report("count"):
             async with self.acquire_connection() as database:
@@ -244,6 +237,8 @@ class PostgresEngine(Engine):
         async with self._acquire_session(Lane.PAGES) as session:
             yield PostgresDatabase(session, READ_LIMITS_S[Lane.PAGES] + SILENCE_S)
 
+    acquire_writer = acquire_connection
+
     @asynccontextmanager
     async def _acquire_session(self, lane: Lane) -> AsyncIterator[Any]:
         """Borrow a session of the pool, one of those that a lane may hold."""
@@ -271,6 +266,17 @@ async def connect(url: str, schema: str, **settings: str) -> asyncpg.Connection:
     return session
 
 
+@asynccontextmanager
+async def open_session(url: str, schema: str) -> AsyncIterator[asyncpg.Connection]:
+    """Open a session outside the pool for a block; every error is a StoreError."""
+    with raise_store_errors(redact_database_url(url)):
+        session = await connect(url, schema)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+
 async def _change_settings(session: asyncpg.Connection, schema: str, **settings: str) -> None:
     """Change settings of a session, and make the schema its search path."""
     # Not while connecting: PgBouncer refuses most settings there.
@@ -289,11 +295,8 @@ async def _refuse_unfit_server(url: str, schema: str, session: asyncpg.Connectio
             "with `createdb --encoding=UTF8 --template=template0 NAME`"
         )
     # Between two statements, a pooler of transactions lends the session of one client to the next.
-    other = await connect(url, schema)
-    try:
+    async with open_session(url, schema) as other:
         pids = [await one.fetchval("SELECT pg_backend_pid()") for one in (session, other)]
-    finally:
-        await other.close()
     if pids[0] == pids[1]:
         raise StoreError(
             f"{name} is a pooler that pools transactions, but locks need sessions: "

@@ -22,6 +22,7 @@ from store.postgres.engine import (
     PostgresDatabase,
     PostgresEngine,
     connect,
+    open_session,
     raise_store_errors,
     set_time_limit,
 )
@@ -142,8 +143,7 @@ class PostgresMarketEngine(PostgresEngine, MarketEngine):
                 await database.connection.execute(BUMP_VERSION)
 
     async def find_schema_faults(self) -> list[str]:
-        with raise_store_errors(self.name):
-            return await find_schema_faults(self.url, self.schema, MARKET_MIGRATIONS)
+        return await find_schema_faults(self.url, self.schema, MARKET_MIGRATIONS)
 
     def version(self) -> int:
         # The watcher keeps the number current, so a request pays no round trip for it.
@@ -261,10 +261,9 @@ async def find_schema_faults(url: str, schema: str, migrations: Sequence[str]) -
     They create it under another name, in a transaction that is rolled back.
     """
     created_schema = f"{schema}_created"
-    session = await connect(url, created_schema)
-    transaction = session.transaction()
-    await transaction.start()
-    try:
+    async with open_session(url, created_schema) as session:
+        transaction = session.transaction()
+        await transaction.start()
         await session.execute(f"CREATE SCHEMA {created_schema}")
         await session.execute(CREATE_MIGRATIONS)
         for name in migrations:
@@ -281,9 +280,7 @@ async def find_schema_faults(url: str, schema: str, migrations: Sequence[str]) -
                 )
         restored = await _list_objects(session, created_schema)
         stored = await _list_objects(session, schema)
-    finally:
         await transaction.rollback()
-        await session.close()
     created |= {key: text for key, text in restored.items() if stored.get(key) == text}
     return list_schema_faults(stored, created)
 
@@ -315,25 +312,17 @@ class DatabaseInfo(NamedTuple):
 
 async def count_missing_migrations(url: str, schema: str, migrations: Sequence[str]) -> int:
     """Return how many migrations are pending; raise StoreError if another version wrote it."""
-    with raise_store_errors(redact_database_url(url)):
-        session = await connect(url, schema)
-        try:
-            name = redact_database_url(url)
-            done = await list_applied_migrations(session, name, schema, migrations)
-            return len(migrations) - len(done)
-        finally:
-            await session.close()
+    async with open_session(url, schema) as session:
+        name = redact_database_url(url)
+        done = await list_applied_migrations(session, name, schema, migrations)
+    return len(migrations) - len(done)
 
 
 async def load_database_info(url: str, schema: str) -> DatabaseInfo:
     """Return the server's current facts."""
-    with raise_store_errors(redact_database_url(url)):
-        session = await connect(url, schema)
-        try:
-            server = await session.fetchrow(SELECT_SERVER_INFO)
-            holder = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
-        finally:
-            await session.close()
+    async with open_session(url, schema) as session:
+        server = await session.fetchrow(SELECT_SERVER_INFO)
+        holder = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
     # PostgreSQL hides application_name from a role that may not read the other session's activity.
     lock_holder = (
         None if holder is None else holder["application_name"] or "a session of another role"

@@ -11,7 +11,6 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     ExitStack,
     asynccontextmanager,
@@ -268,8 +267,9 @@ class SqliteEngine(MarketEngine):
                     if is_durable:
                         await self._writer.execute(CRASH_SAFE)
 
-    # Other processes see another version() after it, whatever it wrote.
-    begin_test_write = begin_write
+    # Other processes see another version() after a test write, whatever it wrote. The lock file
+    # keeps a second compute process out.
+    begin_test_write = begin_compute_write = begin_write
 
     @asynccontextmanager
     async def acquire_writer(self) -> AsyncIterator[SqliteDatabase]:
@@ -277,10 +277,6 @@ class SqliteEngine(MarketEngine):
         async with self._writer_lock:
             with self._raise_store_errors():
                 yield self._writer
-
-    def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
-        # The lock file keeps a second compute process out.
-        return self.begin_write()
 
     @asynccontextmanager
     async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[SqliteDatabase]:

@@ -20,11 +20,6 @@ from tests.support.store_homes import StoreHome, run_sql
 pytestmark = pytest.mark.clause("access")
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 WELL_FORMED = "ek_" + "A" * 43
 MALFORMED = (
     *(f"{WELL_FORMED}A", WELL_FORMED[:-1], f"{WELL_FORMED[:-1]}é", f"EK_{WELL_FORMED[3:]}"),
@@ -34,7 +29,12 @@ MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 
 
 class HeldStore(AccessStore):
-    """Holds every decision until it is released, and records the groups of each."""
+    """Holds every decision until it is released, and records the groups of each.
+
+    The next one raises `error`, as with a full disk.
+    """
+
+    error: StoreError | None = None
 
     def hold(self) -> None:
         self.groups: list[list[int]] = []
@@ -46,20 +46,9 @@ class HeldStore(AccessStore):
         self.groups.append([group.calls for group in groups])
         self.started.set()
         await self.let_go.wait()
-        return await super().count_calls(groups, mode, limit)
-
-
-class FailingStore(AccessStore):
-    """Fails at the first decision, as a full disk would."""
-
-    groups = 0
-
-    async def count_calls(
-        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-    ) -> list[CountedGroup]:
-        self.groups += 1
-        if self.groups == 1:
-            raise StoreError("database or disk is full")
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
         return await super().count_calls(groups, mode, limit)
 
 
@@ -374,10 +363,11 @@ async def test_a_disconnected_caller_is_counted_and_affects_no_other(
 
 @pytest.mark.parametrize("callers", [0, 3])
 async def test_a_group_that_cannot_be_counted_is_refused_and_the_next_is_counted(
-    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome, callers: int
+    held: HeldStore, keys: OperatorKeys, clock: ManualClock, home: StoreHome, callers: int
 ) -> None:
-    failing = await open_store(FailingStore)
-    api_key, quota_guard = await keys.create("agent"), make_quota_guard(failing, clock)
+    held.error = StoreError("database or disk is full")
+    held.let_go.set()
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock)
     first = asyncio.create_task(outcomes(quota_guard, api_key, 3))
     for _ in range(2):
         await asyncio.sleep(0)

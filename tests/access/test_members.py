@@ -1,7 +1,6 @@
 """Members manage the keys of their plans, see what these cost, and watch assets."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,13 +19,12 @@ from access.members import (
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
-from store.access_rows import MembershipRow, StoredMembership, normalize_email
+from store.access_rows import normalize_email
 from store.sql.access_store import AccessStore
 from tests.store.conftest import access as access, closing as closing, open_access as open_access
 from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
-from tests.support.running_service import ManualClock
-from tests.support.sandbox_shop import HeldProvider, SandboxShop, open_counting_store, read_files
+from tests.support.sandbox_shop import HeldProvider, SandboxShop, read_files
 
 pytestmark = pytest.mark.clause("dashboard")
 
@@ -69,12 +67,9 @@ class Counter:
 
 
 @pytest.fixture
-async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
-    clock = ManualClock(NOON)
-    billing = HeldProvider(clock)
-    async with open_counting_store(tmp_path / "access.db") as store:
-        shop = SandboxShop(store, clock, billing)
-        yield Counter(shop, billing, MemberKeys(store, billing, shop.claims, clock), tmp_path)
+def counter(held_shop: SandboxShop, billing: HeldProvider, tmp_path: Path) -> Counter:
+    members = MemberKeys(held_shop.store, billing, held_shop.claims, held_shop.clock)
+    return Counter(held_shop, billing, members, tmp_path)
 
 
 async def assert_refused(doing: object, status: int, words: str) -> None:
@@ -242,67 +237,28 @@ async def test_creating_and_revoking_keys_in_turn_is_limited(
     assert await counter.members.create(MINE, membership, "the day after")
 
 
-IN_FORCE = SubscriptionStatus(renews_at=NOON + 1)
-
-
-class SlowBilling(HeldProvider):
-    """A HeldProvider whose `fetch_status` can be held too."""
-
-    fetch_count = 0
-
-    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        self.fetch_count += 1
-        await self.released.wait()
-        return IN_FORCE
-
-
-@dataclass
-class Desk:
-    """A member's plan and the objects that report its status."""
-
-    shop: SandboxShop
-    billing: SlowBilling
-    members: MemberKeys
-    membership: StoredMembership
-
-    def create_billing(self, within_s: float) -> MemberBilling:
-        return MemberBilling(self.members, self.billing, self.shop.clock, within_s)
-
-
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    clock = ManualClock(NOON)
-    billing = SlowBilling(clock)
-    async with open_counting_store(tmp_path / "access.db") as store:
-        shop = SandboxShop(store, clock, billing)
-        billing.set_paid("cs_1")
-        await shop.claim((await shop.open_checkout()).claim_token)
-        billing.fetch_count = 0  # The claim has checked the membership too.
-        members = MemberKeys(store, billing, shop.claims, clock)
-        (plan,) = await members.list_plans(MINE)
-        yield Desk(shop, billing, members, plan.membership)
-
-
-async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(
-    desk: Desk,
-) -> None:
-    billing = desk.create_billing(within_s=0.01)
-    desk.billing.released.clear()
+async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(counter: Counter) -> None:
+    await counter.buy()
+    membership, provider = (await counter.get_plan()).membership, counter.billing
+    billing = MemberBilling(counter.members, provider, counter.shop.clock, 0.01)
+    in_force = provider.statuses["sub_cs_1"] = SubscriptionStatus(renews_at=NOON + 1)
+    provider.status_checks = 0  # The claim has checked the membership too.
+    provider.status_released.clear()
     for _ in range(2):
-        assert await billing.fetch_status(desk.membership) is None
-    desk.billing.released.set()
-    assert await billing.fetch_status(desk.membership) == IN_FORCE
-    assert desk.billing.fetch_count == 1
+        assert await billing.fetch_status(membership) is None
+    provider.status_released.set()
+    assert await billing.fetch_status(membership) == in_force
+    assert provider.status_checks == 1
 
 
-async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
-    await desk.shop.open_checkout(contact_email=MINE)
-    desk.billing.set_paid("cs_2")
-    desk.billing.released.clear()
-    assert await desk.create_billing(within_s=0.01).list_unclaimed(MINE) is None
-    desk.billing.released.set()
-    (claim,) = await desk.create_billing(within_s=10).list_unclaimed(MINE) or []
-    assert claim.session == "cs_2"
+async def test_slow_payments_are_not_waited_for(counter: Counter) -> None:
+    session = await counter.pay()
+    counter.billing.released.clear()
+    for within_s, sessions in ((0.01, None), (10, [session])):
+        billing = MemberBilling(counter.members, counter.billing, counter.shop.clock, within_s)
+        found = await billing.list_unclaimed(MINE)
+        assert (found and [claim.session for claim in found]) == sessions
+        counter.billing.released.set()
 
 
 NOW = 1_790_000_000_000

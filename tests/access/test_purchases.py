@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,11 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import SandboxSession
-from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
-from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import (
     BASE_URL,
     HeldProvider,
     SandboxShop,
-    open_counting_store,
     parse_sandbox_id,
     read_files,
     settle_checkout,
@@ -46,20 +42,10 @@ UNKNOWN = "ct_" + "A" * 43
 
 
 @pytest.fixture
-async def sandbox(tmp_path: Path) -> AsyncIterator[SandboxShop]:
+def sandbox(held_shop: SandboxShop) -> SandboxShop:
     """A shop on the sandbox."""
-    clock = ManualClock(NOON)
-    async with open_counting_store(tmp_path / "access.db") as store:
-        yield SandboxShop(store, clock, SandboxBilling(store, clock, BASE_URL))
-
-
-@pytest.fixture
-async def held(tmp_path: Path) -> AsyncIterator[tuple[SandboxShop, HeldProvider]]:
-    """A shop on a provider whose payment checks can be held."""
-    clock = ManualClock(NOON)
-    billing = HeldProvider(clock)
-    async with open_counting_store(tmp_path / "access.db") as store:
-        yield SandboxShop(store, clock, billing), billing
+    held_shop.restart_with(SandboxBilling(held_shop.store, held_shop.clock, BASE_URL))
+    return held_shop
 
 
 async def get_verdict(shop: SandboxShop, api_key: str) -> str:
@@ -170,15 +156,14 @@ async def test_a_paid_checkout_gives_one_working_key(sandbox: SandboxShop) -> No
 @pytest.mark.clause("2.9.2", "2.10.1", "2.10.8", "5.18")
 @pytest.mark.parametrize("mode", ["test", "live"])
 async def test_checkout_and_both_claims_name_the_mode_of_billing(
-    held: tuple[SandboxShop, HeldProvider], mode: Mode
+    held_shop: SandboxShop, billing: HeldProvider, mode: Mode
 ) -> None:
-    shop, billing = held
     billing.mode = mode
-    checkout = await shop.open_checkout()
-    pending = await shop.claim(checkout.claim_token)
+    checkout = await held_shop.open_checkout()
+    pending = await held_shop.claim(checkout.claim_token)
     billing.set_paid("cs_1")
-    shop.clock.now += 2000  # A pending status is cached for that long.
-    active = await shop.claim(checkout.claim_token)
+    held_shop.clock.now += 2000  # A pending status is cached for that long.
+    active = await held_shop.claim(checkout.claim_token)
     assert (pending.status, active.status) == ("pending", "active")
     assert [answer.mode for answer in (checkout, pending, active)] == [mode] * 3
 
@@ -204,10 +189,10 @@ async def test_tokens_and_keys_are_random_and_stored_only_as_hashes(
 
 @pytest.mark.clause("4.11.6", "4.11.11")
 async def test_the_processor_gets_the_whole_order_under_an_id_that_is_not_secret(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    checkout = await shop.open_checkout(
+    checkout = await held_shop.open_checkout(
         contact_email="Agent@EXAMPLE.com", billing="yearly", agent_name=" Trader "
     )
     (order,) = billing.orders
@@ -218,44 +203,43 @@ async def test_the_processor_gets_the_whole_order_under_an_id_that_is_not_secret
 @pytest.mark.clause("2.10.2", "5.11")
 @pytest.mark.parametrize("is_paid", [True, False])
 async def test_forty_claims_at_one_instant_cause_one_check_and_give_at_most_one_key(
-    held: tuple[SandboxShop, HeldProvider], is_paid: bool
+    held_shop: SandboxShop, billing: HeldProvider, is_paid: bool
 ) -> None:
-    shop, billing = held
-    checkout = await shop.open_checkout()
+    checkout = await held_shop.open_checkout()
     if is_paid:
         billing.set_paid("cs_1")
     billing.released.clear()
-    claiming = [shop.start_claim(checkout.claim_token) for _ in range(40)]
-    await shop.wait_for_lookups(40)
+    claiming = [held_shop.start_claim(checkout.claim_token) for _ in range(40)]
+    await held_shop.wait_for_lookups(40)
     assert billing.checks == ["cs_1"]
     billing.released.set()
     outcomes = await collect_outcomes(claiming)
     assert billing.checks == ["cs_1"]
     expected = {"active": 1, 409: 39} if is_paid else {"pending": 40}
     assert Counter(outcomes) == expected
-    assert len(await shop.store.list_keys()) == is_paid
+    assert len(await held_shop.store.list_keys()) == is_paid
 
 
 @pytest.mark.clause("2.10.2", "3.4.2", "3.4.9", "3.4.10", "4.12.4", "4.12.5", "7.21", "7.22")
 async def test_a_redeemed_or_unknown_token_is_refused_at_once_and_always_without_a_check(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    token = await shop.open_paid_checkout(billing)
-    first = await shop.claim(token)
+    token = await held_shop.open_paid_checkout(billing)
+    first = await held_shop.claim(token)
     assert isinstance(first, ActiveClaim)
     for passed_ms in (0, 1, 600_000, 400 * DAY_MS):
-        shop.clock.now += passed_ms
-        shop.restart_with(billing)
-        refusal = await shop.claim_refused(token)
+        held_shop.clock.now += passed_ms
+        held_shop.restart_with(billing)
+        refusal = await held_shop.claim_refused(token)
         assert (refusal.status, refusal.code) == (409, "invalid_parameter")
         assert "the key is not recoverable. To get another one, the payer signs" in refusal.message
         assert f"{BASE_URL}/settings/api-access with the e-mail" in refusal.message
         assert first.api_key not in refusal.message
-    assert await get_verdict(shop, first.api_key) == "counted"
-    await shop.store.revoke_key(1, shop.clock())
-    assert (await shop.claim_refused(token)).status == 409
-    unknown = await shop.claim_refused(UNKNOWN)
+    assert await get_verdict(held_shop, first.api_key) == "counted"
+    await held_shop.store.revoke_key(1, held_shop.clock())
+    assert (await held_shop.claim_refused(token)).status == 409
+    unknown = await held_shop.claim_refused(UNKNOWN)
     assert (unknown.status, unknown.code) == (404, "invalid_parameter")
     assert "POST http://127.0.0.1:8000/api/v1/access/checkout" in unknown.message
     assert billing.checks == ["cs_1"]
@@ -263,96 +247,97 @@ async def test_a_redeemed_or_unknown_token_is_refused_at_once_and_always_without
 
 @pytest.mark.clause("3.4.9", "3.4.2")
 async def test_a_client_that_left_after_the_commit_is_409_and_its_payment_is_still_checked(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    token = await shop.open_paid_checkout(billing)
+    token = await held_shop.open_paid_checkout(billing)
     billing.statuses["sub_cs_1"] = SubscriptionStatus(
         ended_reason="the payment was refunded", is_final=True
     )
     billing.status_released.clear()
-    leaving = shop.start_claim(token)
+    leaving = held_shop.start_claim(token)
     await asyncio.wait_for(billing.status_requested.wait(), 10)
     leaving.cancel()
     await asyncio.wait([leaving])
-    assert (await shop.claim_refused(token)).status == 409
+    assert (await held_shop.claim_refused(token)).status == 409
     billing.status_released.set()
     async with asyncio.timeout(10):
-        while await shop.store.list_open_memberships("held"):
+        while await held_shop.store.list_open_memberships("held"):
             await asyncio.sleep(0)
-    (key,) = await shop.store.list_keys()
-    assert key.revoked_at == shop.clock.now
+    (key,) = await held_shop.store.list_keys()
+    assert key.revoked_at == held_shop.clock.now
 
 
 @pytest.mark.clause("3.4.9", "3.5.5", "7.21")
 async def test_a_repeated_claim_of_a_refunded_payment_says_so(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    token = await shop.open_paid_checkout(billing)
-    await shop.claim(token)
-    (member,) = [held.row for held in await shop.store.list_open_memberships("held")]
-    await shop.store.end_membership(member, shop.clock(), "the payment was refunded in full")
-    refusal = await shop.claim_refused(token)
+    token = await held_shop.open_paid_checkout(billing)
+    await held_shop.claim(token)
+    (member,) = [held.row for held in await held_shop.store.list_open_memberships("held")]
+    await held_shop.store.end_membership(
+        member, held_shop.clock(), "the payment was refunded in full"
+    )
+    refusal = await held_shop.claim_refused(token)
     assert refusal.status == 409
     assert "The membership has ended, because the payment was refunded in full" in refusal.message
     assert f"start again with POST {BASE_URL}/api/v1/access/checkout." in refusal.message
-    shop.restart_with(NoBilling())
-    assert "contact the operator" in (await shop.claim_refused(token)).message
+    held_shop.restart_with(NoBilling())
+    assert "contact the operator" in (await held_shop.claim_refused(token)).message
 
 
 @pytest.mark.parametrize("failure", [BillingError("timed out"), RuntimeError("a bug")])
 async def test_a_claim_that_cannot_be_checked_after_the_commit_is_as_before(
-    held: tuple[SandboxShop, HeldProvider], failure: Exception
+    held_shop: SandboxShop, billing: HeldProvider, failure: Exception
 ) -> None:
-    shop, billing = held
-    token = await shop.open_paid_checkout(billing)
+    token = await held_shop.open_paid_checkout(billing)
     billing.statuses["sub_cs_1"] = failure
     with capture_logs() as lines:
         if isinstance(failure, BillingError):
-            assert isinstance(await shop.claim(token), PendingClaim)
+            assert isinstance(await held_shop.claim(token), PendingClaim)
         else:
             with pytest.raises(RuntimeError):
-                await shop.claim(token)
+                await held_shop.claim(token)
     assert [line["event"] for line in lines] == ["membership_not_checked"]
-    assert await shop.store.list_keys() == []
-    assert await shop.store.list_open_memberships("held") == []
+    assert await held_shop.store.list_keys() == []
+    assert await held_shop.store.list_open_memberships("held") == []
     del billing.statuses["sub_cs_1"]
-    active = await shop.claim(token)
+    active = await held_shop.claim(token)
     assert isinstance(active, ActiveClaim)
-    assert await get_verdict(shop, active.api_key) == "counted"
+    assert await get_verdict(held_shop, active.api_key) == "counted"
 
 
 async def test_two_checkouts_are_checked_concurrently(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    tokens = [(await shop.open_checkout()).claim_token for _ in range(2)]
+    tokens = [(await held_shop.open_checkout()).claim_token for _ in range(2)]
     billing.set_paid("cs_2")
     billing.released.clear()
-    claiming = [shop.start_claim(token) for token in tokens]
-    await shop.wait_for_lookups(2)
+    claiming = [held_shop.start_claim(token) for token in tokens]
+    await held_shop.wait_for_lookups(2)
     assert billing.running == {"cs_1": 1, "cs_2": 1}
     billing.released.set()
     assert await collect_outcomes(claiming) == ["pending", "active"]
 
 
 async def test_a_failed_check_is_503_for_all_waiting_claims_and_the_next_one_retries(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    token = (await shop.open_checkout()).claim_token
+    token = (await held_shop.open_checkout()).claim_token
     billing.payments["cs_1"] = BillingError("timed out")
     billing.released.clear()
-    claiming = [shop.start_claim(token) for _ in range(5)]
-    await shop.wait_for_lookups(5)
+    claiming = [held_shop.start_claim(token) for _ in range(5)]
+    await held_shop.wait_for_lookups(5)
     billing.released.set()
     for refusal in await asyncio.gather(*claiming, return_exceptions=True):
         assert isinstance(refusal, ApiError)
         assert (refusal.code, refusal.status, refusal.retry_after_s) == ("unavailable", 503, 30)
         assert "timed out" not in refusal.message
     billing.set_paid("cs_1")
-    assert (await shop.claim(token)).status == "active"
+    assert (await held_shop.claim(token)).status == "active"
     assert billing.checks == ["cs_1"] * 2
 
 
@@ -413,52 +398,52 @@ async def test_with_billing_off_nothing_is_sold_and_no_paid_claim_is_lost(
 
 
 async def test_a_second_claim_on_one_subscription_is_refused_as_redeemed(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    first, second = [(await shop.open_checkout()).claim_token for _ in range(2)]
+    first, second = [(await held_shop.open_checkout()).claim_token for _ in range(2)]
     billing.set_paid("cs_1")
-    await shop.claim(first)
+    await held_shop.claim(first)
     billing.payments["cs_2"] = billing.payments["cs_1"]
     for _ in range(2):
-        refusal = await shop.claim_refused(second)
+        refusal = await held_shop.claim_refused(second)
         assert refusal.status == 409
         assert "already redeemed" in refusal.message
     assert (
-        len(await shop.store.list_keys())
-        == len(await shop.store.list_open_memberships("held"))
+        len(await held_shop.store.list_keys())
+        == len(await held_shop.store.list_open_memberships("held"))
         == 1
     )
 
 
 async def test_concurrent_checkouts_with_one_claim_token_open_one_session(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
     token = generate_claim_token()
-    made = await asyncio.gather(*(shop.open_checkout(claim_token=token) for _ in range(10)))
+    made = await asyncio.gather(*(held_shop.open_checkout(claim_token=token) for _ in range(10)))
     assert len(billing.orders) == len({checkout.model_dump_json() for checkout in made}) == 1
-    claim = await shop.purchases.find_claim(token)
+    claim = await held_shop.purchases.find_claim(token)
     assert claim is not None
     assert (claim.session, claim.checkout_url) == ("cs_1", "https://pay.test/cs_1")
     billing.set_paid("cs_1")
-    assert (await shop.claim(made[0].claim_token)).status == "active"
+    assert (await held_shop.claim(made[0].claim_token)).status == "active"
 
 
 @pytest.mark.clause("7.14")
 async def test_only_valid_bodies_count_as_attempts(
-    held: tuple[SandboxShop, HeldProvider],
+    held_shop: SandboxShop,
+    billing: HeldProvider,
 ) -> None:
-    shop, billing = held
-    shop.checkout_limit = Limit(1, 600)
-    shop.restart_with(billing)
+    held_shop.checkout_limit = Limit(1, 600)
+    held_shop.restart_with(billing)
     for _ in range(3):
         with pytest.raises(ApiError) as refused:
-            await shop.open_checkout(contact_email="nobody")
+            await held_shop.open_checkout(contact_email="nobody")
         assert refused.value.status == 400
-    await shop.open_checkout()
+    await held_shop.open_checkout()
     with pytest.raises(ApiError) as refused:
-        await shop.open_checkout()
+        await held_shop.open_checkout()
     assert (refused.value.status, refused.value.retry_after_s) == (429, 600)
     assert len(billing.orders) == 1
 

@@ -374,44 +374,6 @@ async def test_calls_before_the_first_compute_count_and_are_checked_when_repeate
         assert count_usage(served) == 3
 
 
-@pytest.mark.clause("5.1", "5.2", "5.29")
-@pytest.mark.parametrize(
-    ("authorization", "x_api_key", "status"),
-    [
-        ("bEARER  {}", None, 200),
-        ("Basic cHJveHk6cHJveHk=", "{}", 200),
-        ("Bearer of.another.service", "{}", 200),
-        ("Bearer {}", "", 200),
-        ("Bearer {}", "{}", 200),
-        ("Bearer {}", "{other}", 401),
-        ("Basic {}", "", 401),
-        ("Bearer '{}'", None, 401),
-        ("Bearer ${SIGNALS_API_KEY}", "", 401),
-    ],
-)
-async def test_keys_are_accepted_as_people_send_them(
-    served: RunningService,
-    transport: Transport,
-    authorization: str,
-    x_api_key: str | None,
-    status: int,
-) -> None:
-    other = await served.keys.create("other")
-    sent = {"Authorization": authorization, "X-Api-Key": x_api_key}
-    headers = {
-        name: value.replace("{}", served.api_key).replace("{other}", other)
-        for name, value in sent.items()
-        if value is not None
-    }
-    called = await call(served, transport, STATE, headers, **BTC)
-    assert called.status == status
-    assert (called.quota is None) is (status == 401)
-    assert count_usage(served) == (1 if status == 200 else 0)
-    if status == 401:
-        assert called.code == "invalid_key"
-        assert served.api_key not in called.message
-
-
 @pytest.mark.clause("4.14.13", "8.12", "8.14", "8.52")
 async def test_what_needs_no_key_is_not_counted(served: RunningService) -> None:
     arguments = {"name": CATALOG, "arguments": {"colour": "red"}}

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -34,7 +33,6 @@ from tests.support.sandbox_shop import (
     BASE_URL,
     HeldProvider,
     SandboxShop,
-    open_counting_store,
     read_files,
 )
 
@@ -92,14 +90,9 @@ def parse_token(mail: EmailMessage) -> str:
 
 
 @pytest.fixture
-async def sign_in_service(tmp_path: Path) -> AsyncIterator[Door]:
-    clock = ManualClock(NOON)
-    billing, mailbox = HeldProvider(clock), Mailbox()
-    async with open_counting_store(tmp_path / "access.db") as store:
-        shop = SandboxShop(store, clock, billing)
-        billing.set_paid("cs_1")
-        await shop.claim((await shop.open_checkout()).claim_token)
-        yield Door(shop, billing, mailbox, tmp_path)
+async def sign_in_service(held_shop: SandboxShop, billing: HeldProvider, tmp_path: Path) -> Door:
+    await held_shop.claim(await held_shop.open_paid_checkout(billing))
+    return Door(held_shop, billing, Mailbox(), tmp_path)
 
 
 @pytest.mark.parametrize("email", [MEMBERS, "A@EXAMPLE.COM"])

@@ -52,6 +52,7 @@ class HeldProvider(Provider):
         self.orders: list[Order] = []
         self.payments: dict[str, Payment | Exception] = {}
         self.statuses: dict[str, SubscriptionStatus | Exception] = {}
+        self.status_checks = 0
         self.status_requested = asyncio.Event()
         self.status_released = asyncio.Event()
         self.status_released.set()
@@ -85,6 +86,7 @@ class HeldProvider(Provider):
         return payment
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        self.status_checks += 1
         self.status_requested.set()
         await self.status_released.wait()
         status = self.statuses.get(member.subscription, SubscriptionStatus())

@@ -29,7 +29,6 @@ from tests.doubles.document_host import (
     build_response,
     open_document_host,
 )
-from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("11.4")
@@ -57,11 +56,6 @@ async def host() -> AsyncIterator[DocumentHost]:
     async with open_document_host() as opened:
         opened.responses["/client.json"] = build_response(DOCUMENT)
         yield opened
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(NOON)
 
 
 @pytest.fixture

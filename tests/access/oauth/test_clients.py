@@ -39,24 +39,12 @@ from tests.doubles.document_host import (
 )
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
-from tests.support.store_homes import StoreHome, open_and_close
 
 ADDRESS = "192.0.2.7"
 CLIENT_ID = f"https://{HOST}/client.json"
 HOUR_MS = 3_600_000
 CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
 METADATA = {"client_name": "A client", "redirect_uris": ["http://localhost/callback"]}
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(NOON)
-
-
-@pytest.fixture
-async def store(home: StoreHome) -> AsyncIterator[AccessStore]:
-    async with open_and_close(home.open_access()) as opened:
-        yield opened
 
 
 @pytest.fixture

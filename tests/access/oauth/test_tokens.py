@@ -100,11 +100,6 @@ class Process:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 async def processes(home: StoreHome, clock: ManualClock) -> AsyncIterator[list[Process]]:
     """Two processes on one database."""
     async with AsyncExitStack() as opened:

@@ -25,8 +25,6 @@ from store.access_rows import (
 )
 from store.sql.access_store import AccessStore
 from store.sql.person_data import ERASURES, EXPORTS
-from store.store_errors import StoreError
-from tests.store.conftest import OpenAccess
 from tests.store.sql.test_purchase_store import NOW
 from tests.support.access_store_calls import HASH, REQUEST
 from tests.support.example_market import NOON
@@ -36,16 +34,6 @@ from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("access", "dashboard")
-
-
-async def test_keys_are_listed_oldest_first_without_a_mode_and_never_used(
-    access: AccessStore,
-) -> None:
-    ids = [await access.create_key(bytes([number] * 32), "same", 9 - number) for number in (3, 1)]
-    assert await access.list_keys() == [
-        KeyRow(ids[0], "same", 6, None),
-        KeyRow(ids[1], "same", 8, None),
-    ]
 
 
 async def test_a_key_is_revoked_once_and_for_good(access: AccessStore) -> None:
@@ -62,17 +50,6 @@ async def test_a_key_knows_when_it_was_last_used(access: AccessStore) -> None:
         await access.count_calls([make_call_group(HASH, at)], None, 10)
     (key,) = await access.list_keys()
     assert key.last_used_at == 2 * DAY_MS + 7
-
-
-async def test_one_hash_belongs_to_one_key_also_after_reopening(
-    access: AccessStore, open_access: OpenAccess, home: StoreHome
-) -> None:
-    await access.create_key(HASH, "agent", 5)
-    await access.close()
-    reopened = await open_access()
-    with pytest.raises(StoreError):
-        await reopened.create_key(HASH, "other", 6)
-    assert await run_sql(home, "SELECT key_hash FROM keys") == [(HASH,)]
 
 
 async def test_a_known_request_is_updated_and_a_new_one_needs_room(access: AccessStore) -> None:

@@ -98,18 +98,6 @@ async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore)
     )
 
 
-async def test_everything_is_there_after_reopening(
-    filled: MarketStore, open_market: OpenMarket, home: StoreHome
-) -> None:
-    before = await read_tables(home)
-    await filled.close()
-    await filled.close()
-    reopened = await open_market()
-    assert await read_tables(home) == before
-    await reopened.commit(make_full_batch(NOW + 1, step=1))
-    assert (await reopened.progress()).commit_count == 2
-
-
 async def test_funding_is_read_by_ticker_and_from_a_time(market: MarketStore) -> None:
     settlements = [FundingRow("BTC", 0, 0.1), FundingRow("BTC", 8, 0.1), FundingRow("ETH", 8, 0.1)]
     await market.commit(make_batch(funding=settlements[::-1]))
