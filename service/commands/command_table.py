@@ -8,7 +8,7 @@ import argparse
 import re
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
@@ -65,11 +65,8 @@ def parse_expiry(text: str) -> Callable[[int], int]:
     if text.isdecimal() and 1 <= int(text) <= MAX_EXPIRY_DAYS:
         return lambda now: now + int(text) * DAY_MS
     try:
-        if len(text) == len("YYYY-MM-DD"):
-            at = int(datetime.combine(date.fromisoformat(text), time(), UTC).timestamp()) * 1000
-        else:
-            at = parse_time(text)
-    except (ValueError, argparse.ArgumentTypeError):
+        at = parse_time(text)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             f"must be a number of days from 1 to {MAX_EXPIRY_DAYS}, a date YYYY-MM-DD, or "
             f"an ISO 8601 time, YYYY-MM-DDThh:mm:ssZ, not {text!r}"
@@ -181,9 +178,12 @@ ASSET_CLASS = query_option(
     "asset_class", "only assets of this class", "CLASS", get_args(AssetClass)
 )
 TICKER = query_option("ticker", "only these tickers, separated by commas", "TICKERS")
-READING = query_option("direction", "only readings in this direction", "DIR", get_args(Reading))
 AS_OF = query_option("as_of", "readings as served at this past time, ISO 8601", "TIME")
-FILTERS = (TIMEFRAME, INDICATOR, READING, ASSET_CLASS, AS_OF)
+FILTERS = (
+    *(TIMEFRAME, INDICATOR),
+    query_option("direction", "only readings in this direction", "DIR", get_args(Reading)),
+    *(ASSET_CLASS, AS_OF),
+)
 KEY_ID = option("key_id", type=int, metavar="ID", help_text="id from `signals keys list`")
 AS_JSON = option(
     "--json",
@@ -357,11 +357,7 @@ COMMANDS: Final = (
     Command(
         "doctor",
         "check settings, stores, source, billing and mail",
-        lambda args: (
-            "service.commands.doctor_venues:check_universe"
-            if args.universe
-            else "service.commands.doctor:run_doctor"
-        ),
+        "service.commands.doctor:run_doctor",
         (
             option(
                 "--universe",

@@ -103,13 +103,21 @@ class Check(NamedTuple):
     is_quick: bool = False
 
 
-async def run_doctor(settings: Settings, clock: Clock) -> int:
-    """Print one line per finding; return 1 if something must be fixed."""
+async def run_doctor(settings: Settings, clock: Clock, universe: bool = False) -> int:
+    """Print one line per finding; return 1 if something must be fixed.
+
+    With `universe`, check each listing of the universe file instead of the service.
+    """
     # Findings report the same problems that a source would log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     has_failed = False
     async with AsyncExitStack() as stack:
-        async for finding in run_checks(Case(settings, clock, stack)):
+        findings = run_checks(Case(settings, clock, stack))
+        if universe:
+            from service.commands.doctor_venues import check_universe
+
+            findings = check_universe(settings, clock)
+        async for finding in findings:
             print(format_finding(finding))
             has_failed |= finding.grade == "fix"
     return 1 if has_failed else 0

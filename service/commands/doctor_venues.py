@@ -4,7 +4,6 @@ They send the requests that the next run would send, store nothing and change no
 """
 
 import asyncio
-import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
-import structlog
 
 from compute.bars import DAY_S
 from compute.schedule import describe_clock, judge_clocks
@@ -26,17 +24,15 @@ from schemas.vocabulary import Clock
 from service.commands.console import (
     Finding,
     ProgressLog,
-    format_finding,
     format_names,
     open_progress_bar,
 )
 from service.config.settings import Settings, SettingsError
 from service.config.sources import (
     ALPACA,
+    build_live_source,
     check_same_source,
     collect_symbols,
-    create_bar_loader,
-    create_sources_loader,
     describe_venues,
     open_live_venues,
     open_source,
@@ -99,9 +95,7 @@ async def _examine_live_source(
             lists = await _fetch_lists(venues)
             for name, listed in lists.items():
                 yield _check_venue(universe, name, listed, clock() // 1000)
-            source = LiveSource(
-                universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
-            )
+            source = build_live_source(universe, venues, clock, store)
             await source.open()
             skews_ms = await source.measure_skews_ms()
             verdict = judge_clocks(skews_ms)
@@ -310,10 +304,8 @@ async def _check_freshness(
     return findings
 
 
-async def check_universe(settings: Settings, clock: Clock) -> int:
-    """Print the findings by venue; return 1 if an asset has no listing."""
-    # Findings report the same problems that the venues' clients would log.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+async def check_universe(settings: Settings, clock: Clock) -> AsyncIterator[Finding]:
+    """Yield the findings by venue, and whether an asset has no listing left."""
     universe, now = load_universe(settings.universe), clock() // 1000
     tracked = universe.model_copy(update={"assets": universe.tracked_assets})
     lists: dict[str, Listed] = dict.fromkeys(
@@ -325,26 +317,25 @@ async def check_universe(settings: Settings, clock: Clock) -> int:
     ):
         async with open_live_venues(settings, tracked, clock, Path(folder)) as venues:
             lists |= await _fetch_lists(venues, progress)
-    findings, checked = list[Finding](), dict[str, frozenset[str]]()
+    checked = dict[str, frozenset[str]]()
     for venue, symbols in lists.items():
         expected = _list_expected(universe, venue, now)
         if isinstance(symbols, VenueError):
             is_wrong_key = symbols.is_permanent and venue == ALPACA
             text = f"not checked: {symbols.reason} ({len(expected)} symbols)"
-            findings.append(Finding("fix" if is_wrong_key else "warn", venue, text))
+            yield Finding("fix" if is_wrong_key else "warn", venue, text)
         # If a list lacks so much, the venue's answer is the likelier fault.
         elif (expected and not symbols) or sum(one not in symbols for one in expected) >= max(
             _MIN_JUDGED_SYMBOLS, len(expected) // 2 + 1
         ):
             text = f"not checked: its list lacks most of the file's {len(expected)} symbols"
-            findings.append(Finding("warn", venue, text))
+            yield Finding("warn", venue, text)
         else:
             checked[venue] = symbols
-            findings += _report_venue(universe, venue, symbols, now)
-    findings += _check_assets(universe, checked, now)
-    for finding in findings:
-        print(format_finding(finding))
-    return 1 if any(finding.grade == "fix" for finding in findings) else 0
+            for finding in _report_venue(universe, venue, symbols, now):
+                yield finding
+    for finding in _check_assets(universe, checked, now):
+        yield finding
 
 
 def _list_expected(universe: Universe, venue: str, now: int) -> list[str]:

@@ -17,8 +17,8 @@ from compute.bars import NO_BARS, Series
 from compute.rebuild import build_series
 from compute.signing.log_signer import LogSigner, OnCheckpoint
 from compute.sources.files import FilesSource
-from compute.sources.history_checks import StoredBarsLoader, check_recorded_past
-from compute.sources.live import LiveSource, SourcesLoader
+from compute.sources.history_checks import check_recorded_past
+from compute.sources.live import HISTORY_S, LiveSource
 from compute.sources.simulated import SimulatedSource, choose_start, parse_source_name
 from compute.sources.source import Source
 from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy, Venue
@@ -49,9 +49,7 @@ async def open_source(
             venues = await stack.enter_async_context(
                 open_live_venues(settings, universe, clock, settings.venues_folder)
             )
-            source = live = LiveSource(
-                universe, venues, clock, create_bar_loader(store), create_sources_loader(store)
-            )
+            source = live = build_live_source(universe, venues, clock, store)
             await live.open()
         elif settings.bars_folder is not None:
             source = recording = FilesSource(settings.bars_folder, universe)
@@ -160,23 +158,23 @@ def choose_retry_policy(name: str, default: RetryPolicy = DEFAULT_RETRY_POLICY) 
     return default._replace(max_concurrent_calls=1000) if name == ALPACA else default
 
 
-def create_bar_loader(store: MarketStore | None) -> StoredBarsLoader:
-    """Return a loader of stored hourly bars opened after a given time; no store, no bars."""
+def build_live_source(
+    universe: Universe,
+    venues: Mapping[str, Venue],
+    clock: Clock,
+    store: MarketStore | None,
+    history_s: int = HISTORY_S,
+) -> LiveSource:
+    """Return the live source that continues the bars of a store, if there is one."""
 
     async def load_bars(ticker: str, after: int) -> Series:
         return NO_BARS if store is None else build_series(await store.bars(ticker, after), "1h")
-
-    return load_bars
-
-
-def create_sources_loader(store: MarketStore | None) -> SourcesLoader:
-    """Return a loader of the source of each asset's newest stored bars; no store, no sources."""
 
     async def load_sources() -> dict[str, str]:
         # In order of revision, so the newest one wins.
         return {row.ticker: row.listing for row in (() if store is None else await store.sources())}
 
-    return load_sources
+    return LiveSource(universe, venues, clock, load_bars, load_sources, history_s)
 
 
 def check_same_source(settings: Settings, stored_source: str | None, name: str) -> None:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from schemas.errors import ArgumentsError, OperatorError
 from schemas.vocabulary import POLL_INTERVAL_S, Clock, Side
@@ -34,16 +34,9 @@ from service.terminal.deliveries import (
     run_program,
 )
 from service.terminal.views import (
-    BOARD,
-    CHANGES,
-    CONFLUENCE,
-    FEED,
-    FLIPS,
-    STATE,
-    USAGE,
+    VIEWS,
     Format,
     RowPrinter,
-    View,
     build_event,
     encode_json,
     print_answer,
@@ -70,14 +63,6 @@ COMMIT_S = 20
 # Followers share these seconds, so that a service does not get all polls at once.
 SPREAD_S = 10
 
-VIEWS: Mapping[str, View] = {
-    "state": STATE,
-    "board": BOARD,
-    "feed": FEED,
-    "flips": FLIPS,
-    "confluence": CONFLUENCE,
-    "usage": USAGE,
-}
 FOLLOW_OPTIONS = ("exec", "post", "notify", "body", "per_run", "when", "cursor")
 # Before all rows.
 FIRST_INSTANT = "1970-01-01T00:00:00.000Z"
@@ -134,7 +119,6 @@ class CursorFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._new_path = path.with_name(path.name + ".new")
 
     def load(self) -> str | None:
         """Return the time in the file, None if there is no file yet."""
@@ -158,12 +142,10 @@ class CursorFile:
 
     def save(self, instant: str) -> None:
         """Replace the time in the file: a kill or a power cut leaves the old one or the new one."""
+        new_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            with self._new_path.open("w", encoding="ascii") as file:
-                file.write(f"{instant}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            self._new_path.replace(self._path)
+            _write_durably(new_path, "wb", f"{instant}\n".encode())
+            new_path.replace(self._path)
         except OSError as error:
             raise OperatorError(
                 f"cannot write the cursor file {self._path}: {error.strerror}"
@@ -172,15 +154,19 @@ class CursorFile:
     def park(self, rows: Sequence[Json], reason: str) -> Path:
         """Append rows that a receiver refused to the file beside this one; return its path."""
         path = self._path.with_name(self._path.name + ".parked")
+        lines = [encode_json({"refused": reason, "row": row}) + b"\n" for row in rows]
         try:
-            with path.open("ab") as file:
-                for row in rows:
-                    file.write(encode_json({"refused": reason, "row": row}) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            _write_durably(path, "ab", b"".join(lines))
         except OSError as error:
             raise OperatorError(f"cannot write {path}: {error.strerror}") from None
         return path
+
+
+def _write_durably(path: Path, mode: Literal["wb", "ab"], content: bytes) -> None:
+    with path.open(mode) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 # Returns the rows of a run that meet a condition, and gets the answer that they came with.
@@ -310,12 +296,11 @@ async def read_service(args: Namespace, address: str, api_key: str, find_proxy: 
     for name in FOLLOW_OPTIONS if args.view == "feed" else ():
         if getattr(args, name) not in (None, False):
             raise ArgumentsError(f"--{name.replace('_', '-')} needs --follow")
-    view, arguments = VIEWS[args.view], collect_arguments(args)
-    if args.view == "state":
-        view = CHANGES if args.changes else STATE
-        # The table shows prices and ages too.
-        if args.changes or choose_format(args) == "table":
-            arguments["detail"] = "changes"
+    shows_changes = args.view == "state" and args.changes
+    view, arguments = VIEWS["changes" if shows_changes else args.view], collect_arguments(args)
+    # The table of states shows prices and ages too.
+    if shows_changes or (args.view == "state" and choose_format(args) == "table"):
+        arguments["detail"] = "changes"
     with explain_failures(address):
         async with ServiceClient(address, api_key, USER_AGENT, find_proxy(address)) as client:
             answer = await client.read_view(view.name, arguments)

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -179,24 +180,18 @@ class BodyTemplate:
             ) from None
 
 
+@dataclass
 class WebhookSender:
-    """Posts each row to an address, signed as Standard Webhooks specifies."""
+    """Posts each row to an address, signed as Standard Webhooks specifies.
 
-    def __init__(
-        self,
-        url: str,
-        key: bytes,
-        wall_clock: Clock,
-        proxy: tuple[str, str] | None = None,
-        template: BodyTemplate | None = None,
-    ) -> None:
-        """`proxy` is the variable that names a proxy, and its address."""
-        self._url = url
-        self._proxy = proxy
-        self._host = urlsplit(url).netloc
-        self._key = key
-        self._wall_clock = wall_clock
-        self._template = template
+    `proxy` is the variable that names a proxy, and its address.
+    """
+
+    url: str
+    key: bytes
+    wall_clock: Clock
+    proxy: tuple[str, str] | None = None
+    template: BodyTemplate | None = None
 
     def build_body(self, row: Json, meta: Json) -> bytes:
         """Return the body of the request for a row."""
@@ -205,26 +200,27 @@ class WebhookSender:
             "timestamp": row["created_at"],
             "data": build_event(row, meta),
         }
-        return encode_json(event) if self._template is None else self._template.render(event)
+        return encode_json(event) if self.template is None else self.template.render(event)
 
     async def __call__(self, rows: Sequence[Json], meta: Json) -> None:
         """Post each once; TransientError or RefusalError unless the answer is 2xx.
 
         OperatorError if it is 410.
         """
+        host = urlsplit(self.url).netloc
         for row in rows:
             body = self.build_body(row, meta)
             if not (row["id"].isascii() and row["id"].isprintable()):
                 raise ValueError("the id of a row cannot be sent as a header")
             # The id is the same for each attempt, and has no dots, because it is signed with dots
             # around it. Each attempt has a signature of its own: receivers refuse old timestamps.
-            signed = sign(self._key, row["id"].replace(".", ":"), self._wall_clock() // 1000, body)
+            signed = sign(self.key, row["id"].replace(".", ":"), self.wall_clock() // 1000, body)
             headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **signed}
-            transport = open_transport(self._url, self._proxy)
+            transport = open_transport(self.url, self.proxy)
             try:
                 async with httpx2.AsyncClient(timeout=POST_TIMEOUT_S, transport=transport) as http:
                     response = await fetch(
-                        *(http, "POST", self._url, POST_TIMEOUT_S),
+                        *(http, "POST", self.url, POST_TIMEOUT_S),
                         needs_body=False,
                         content=body,
                         headers=headers,
@@ -232,18 +228,18 @@ class WebhookSender:
             except httpx2.HTTPError as error:
                 # The address may hold a secret in its path, so only its host is named.
                 reason = type(error).__name__
-                if self._proxy is not None:
-                    reason += f", through the proxy that {self._proxy[0]} names"
-                raise TransientError(f"{self._host} did not answer ({reason})") from None
+                if self.proxy is not None:
+                    reason += f", through the proxy that {self.proxy[0]} names"
+                raise TransientError(f"{host} did not answer ({reason})") from None
             status = response.status_code
             if status == GONE:
-                raise OperatorError(f"{self._host} answered 410: it wants no more rows")
+                raise OperatorError(f"{host} answered 410: it wants no more rows")
             if is_refusal(status):
-                secret = self._url.partition("://")[2].removeprefix(self._host)
+                secret = self.url.partition("://")[2].removeprefix(host)
                 words = quote_receiver(response.text, secret)
-                raise RefusalError(f"{self._host} answered {status}: {words}")
+                raise RefusalError(f"{host} answered {status}: {words}")
             if not response.is_success:
-                raise TransientError(f"{self._host} answered {status}", parse_retry_after(response))
+                raise TransientError(f"{host} answered {status}", parse_retry_after(response))
 
 
 def parse_post_url(text: str) -> str:

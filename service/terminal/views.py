@@ -405,13 +405,17 @@ def _name_letters(indicators: Iterable[str]) -> str:
     return "  ".join(f"{indicator[0].upper()} {indicator}" for indicator in indicators)
 
 
-STATE = View("state", _build_state_table, _list_state)
-CHANGES = View("state", _build_changes_table, _list_changes)
-BOARD = View("state", _build_board_table, _list_board)
 FEED = View("signals", _build_feed_table, _list_feed)
-FLIPS = View("flips", _build_flips_table, _list_flips)
-CONFLUENCE = View("confluence", _build_confluence_table, _list_confluence)
-USAGE = View("usage", _build_usage_table, _list_usage)
+# By the commands that print them; `changes` is `state --changes`.
+VIEWS: Mapping[str, View] = {
+    "state": View("state", _build_state_table, _list_state),
+    "changes": View("state", _build_changes_table, _list_changes),
+    "board": View("state", _build_board_table, _list_board),
+    "feed": FEED,
+    "flips": View("flips", _build_flips_table, _list_flips),
+    "confluence": View("confluence", _build_confluence_table, _list_confluence),
+    "usage": View("usage", _build_usage_table, _list_usage),
+}
 
 
 def build_event(row: Json, meta: Json) -> Json:

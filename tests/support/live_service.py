@@ -25,10 +25,9 @@ from compute.sources.venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPoli
 from compute.trading_sessions import opens_off_hour
 from compute.universe import Asset, Listing, Universe, VenueOptions, load_universe
 from service.config.sources import (
+    build_live_source,
     choose_retry_policy,
     collect_symbols,
-    create_bar_loader,
-    create_sources_loader,
 )
 from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
@@ -196,8 +195,7 @@ async def open_live_service(
             )
         store = await open_sqlite_market(folder / "market.db")
         opened.push_async_callback(store.close)
-        loaders = create_bar_loader(store), create_sources_loader(store)
-        source = LiveSource(universe, venues, clock, *loaders, history_s)
+        source = build_live_source(universe, venues, clock, store, history_s)
         await source.open()
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, indicators, clock)
         runs = await open_pipeline()

@@ -303,7 +303,7 @@ COMMANDS = {command.prog: command for command in walk_commands(_build_parser())}
 
 
 # Calls that choose another function than the example of their command does.
-OTHER_CALLS = ["serve --workers 2", "doctor --universe", "feed --follow"]
+OTHER_CALLS = ["serve --workers 2", "feed --follow"]
 
 
 @pytest.mark.parametrize("call", [*(one.partition(" ")[2] for one in COMMANDS), *OTHER_CALLS])

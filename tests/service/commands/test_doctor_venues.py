@@ -14,7 +14,6 @@ from compute.bars import DAY_S, HOUR_S
 from compute.schedule import to_market_ms
 from compute.universe import Universe
 from service.commands.doctor import run_doctor
-from service.commands.doctor_venues import check_universe
 from service.config.settings import Settings, SettingsError
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble, run_venues_double
@@ -488,7 +487,7 @@ def examined_file(
         settings = read_settings(tmp_path, **given)
         capsys.readouterr()
         with capture_log():  # The doubles log their requests.
-            status = await check_universe(settings, clock)
+            status = await run_doctor(settings, clock, universe=True)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         assert WRONG_KEY["alpaca_secret_key"] not in captured.out

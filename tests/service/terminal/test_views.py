@@ -12,7 +12,7 @@ import pytest
 
 from schemas.errors import ArgumentsError
 from service.terminal.commands import TransientError
-from service.terminal.views import STATE
+from service.terminal.views import VIEWS
 from tests.doubles.fixed_answers import KEY, loopback
 from tests.service.commands.test_cli import only_line
 from tests.service.terminal.conftest import Read, ReadFrom
@@ -56,7 +56,7 @@ async def test_state_has_a_row_for_each_asset_with_its_score_price_and_newest_ch
         ],
         "meta": {"as_of": "2026-09-30T12:03:00.000Z"},
     }
-    (row,) = STATE.build_table(body).rows
+    (row,) = VIEWS["state"].build_table(body).rows
     assert [cell.plain for cell in row] == ["BTC", "Bitcoin", "D U", "-1", "112000.5", "3 d"]
 
 
