@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
 
 from mcp_server.chat_views import DRAW_TOOL
 from mcp_server.endpoint import PATHS as MCP_PATHS
@@ -36,6 +38,7 @@ from serving.http import (
     HeaderList,
     HeaderMap,
     accepts_gzip,
+    read_headers,
 )
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool
@@ -347,6 +350,12 @@ def negotiate_response(
     ):
         return success.status, headers, response.text
     return success.status, [*headers, (b"content-encoding", b"gzip")], response.gzip_bytes
+
+
+def respond_with_body(request: Request, body: ResponseBody, endpoint: Endpoint) -> Response:
+    """Return Starlette's response with a body; see `negotiate_response`."""
+    status, headers, content = negotiate_response(body, endpoint, read_headers(request.scope))
+    return Response(content, status, {name.decode(): value.decode() for name, value in headers})
 
 
 def is_not_modified(request_headers: HeaderMap, etag: bytes) -> bool:

@@ -28,7 +28,7 @@ from access.throttle import Throttle
 from mcp_server.protected_endpoint import RESOURCE_METADATA_PATH
 from schemas.errors import ApiError
 from serving.error_responses import Responder, guard_route
-from serving.http import CACHE_ONE_MINUTE, MAX_FORM_BYTES, is_json, read_body
+from serving.http import CACHE_ONE_MINUTE, MAX_FORM_BYTES, get_address, is_json, read_body
 from serving.json_text import JSON_EXCESS, has_json_excess
 from serving.tool_runner import ToolRunner
 
@@ -82,14 +82,14 @@ class OAuthEndpoints:
             except ValueError:
                 message = "The body must be a JSON object in UTF-8."
                 raise OAuthClientError(BAD_METADATA, message) from None
-            client = await self.clients.register(metadata, _get_address(request))
+            client = await self.clients.register(metadata, get_address(request))
         except OAuthClientError as error:
             return _render_error(400, error.error, error.message)
         return JSONResponse(describe_registration(client), 201, NO_STORE_HEADERS)
 
     async def _refuse(self, request: Request, error: OAuthError) -> Response:
         # Only refused requests count: one host may refresh the tokens of many members.
-        await self.failures.take_attempt(_get_address(request))
+        await self.failures.take_attempt(get_address(request))
         response = _render_error(error.status, error.error, error.message)
         if error.status == 401 and "authorization" in request.headers:
             response.headers["WWW-Authenticate"] = "Basic"
@@ -185,10 +185,6 @@ async def _read_form(request: Request) -> Mapping[str, str]:
         # The secret means nothing, as none is issued.
         form["client_id"] = unquote_plus(text.partition(":")[0])
     return form
-
-
-def _get_address(request: Request) -> str:
-    return request.client.host if request.client else "unknown"
 
 
 def _render_error(status: int, error: str, message: str) -> Response:

@@ -36,7 +36,7 @@ from serving.arguments import (
     list_names,
 )
 from serving.error_responses import guard_route
-from serving.http import JSON, MAX_WEBHOOK_BYTES, read_body
+from serving.http import JSON, MAX_WEBHOOK_BYTES, get_address, read_body
 from serving.json_schema import Schema
 from serving.json_text import JSON_EXCESS, has_json_excess
 from serving.tool_runner import ToolRunner
@@ -84,10 +84,9 @@ async def handle_purchase(
         # The contract has no 413 for these calls.
         raise invalid_parameter_error(error.message) from None
     body = parse_body(content, body_type, check_email)
-    address = request.client.host if request.client else "unknown"
     # After the body, the next event is that of a disconnect. Clients that leave could else make the
     # service do more at a time than its bound on connections allows.
-    work = asyncio.ensure_future(handler(body, address))
+    work = asyncio.ensure_future(handler(body, get_address(request)))
     disconnect = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)

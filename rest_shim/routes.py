@@ -26,6 +26,7 @@ from rest_shim.endpoints import (
     Endpoint,
     list_endpoints,
     negotiate_response,
+    respond_with_body,
 )
 from rest_shim.legal import render_legal
 from rest_shim.log import build_tile_route, load_log_key, load_signed_note
@@ -140,10 +141,7 @@ async def _respond_with_document(
         assert endpoint is GET_OPENAPI
         coverage, sells_keys = await context.snapshots.coverage(), context.sells_keys
         text = render_openapi(context.base_url, coverage, sells_keys=sells_keys, operator=operator)
-    body, request_headers = _to_body(text), read_headers(request.scope)
-    status, headers, content = negotiate_response(body, endpoint, request_headers)
-    header_texts = {name.decode(): value.decode() for name, value in headers}
-    return Response(content, status, header_texts)
+    return respond_with_body(request, _to_body(text), endpoint)
 
 
 # Returns the page of an error, None for a client that gets the error body.

@@ -5,6 +5,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from access.keys_and_quota import Caller
+from schemas.coverage import Coverage
 from schemas.operator import UNNAMED_OPERATOR, Operator
 from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
@@ -51,6 +52,11 @@ class Context(NamedTuple):
         if snapshot is None:
             raise await self.snapshots.explain_missing()
         return snapshot
+
+    async def coverage(self) -> Coverage:
+        """Return the published coverage; NotBuiltError before the first run."""
+        # Without any coverage there is no snapshot either, which raises the error.
+        return await self.snapshots.coverage() or (await self.snapshot()).coverage
 
     async def snapshot_at(self, as_of: str | None) -> tuple[Snapshot, int]:
         """Return the snapshot served at an instant, by default the latest, and its time (epoch ms).

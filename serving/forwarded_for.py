@@ -15,7 +15,7 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import describe_failure
-from schemas.vocabulary import Clock
+from schemas.vocabulary import HOUR_MS, Clock
 from serving.http import read_headers
 from store.access_rows import Notice
 from store.sql.access_store import AccessStore
@@ -24,7 +24,6 @@ from store.store_errors import StoreError
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
 
-HOUR_MS = 3_600_000
 NOTICE_NAME = "untrusted_forwarded_for"
 # Hops that are read of one request; no chain of proxies is longer.
 MAX_HOPS = 20

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import chain
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from schemas.errors import ApiError, forget_frames
@@ -123,6 +123,11 @@ def find_size_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
 def build_size_error(status: int, part: str, max_bytes: int) -> ApiError:
     """Return the error of a part of a request that exceeds its bound."""
     return http_error(status, f"The {part} exceeds {max_bytes >> 10} KiB; send a shorter one.")
+
+
+def get_address(request: Request) -> str:
+    """Return the address of a client, by which attempts are throttled."""
+    return request.client.host if request.client else "unknown"
 
 
 def read_cookie(scope: Scope, name: str) -> str:

@@ -46,9 +46,3 @@ def has_json_excess(body: bytes) -> bool:
         if level > MAX_LEVELS or level < 0:
             break
     return level > MAX_LEVELS
-
-
-def escape_json(text: bytes) -> bytes:
-    """Return minified JSON as it is written within a JSON string."""
-    # Minified JSON has no control characters, so nothing else needs an escape.
-    return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')

@@ -14,7 +14,6 @@ from schemas.vocabulary import (
     classify_change,
     format_instant,
 )
-from serving.snapshot import Snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 
 
@@ -38,14 +37,8 @@ class FeedQuery(NamedTuple):
     direction: Direction | None = None
 
 
-def to_signal(row: FeedRow, snapshot: Snapshot) -> Signal:
-    """Return a stored row as a row of the feed; fields that its tier lacks are null."""
-    asset_class = snapshot.assets[row.ticker].asset_class
-    return build_signal(row, asset_class, snapshot.get_indicator_name(row.indicator))
-
-
 def build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
-    """Return a stored row as a row of the feed; its asset and indicator have the given names."""
+    """Return a stored row as a row of the feed; fields that its tier lacks are null."""
     fields: dict[str, Any]
     if isinstance(row, AlertRow):
         direction = ACTION_DIRECTIONS[row.action]

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_state import get_state
 from schemas.catalog import CatalogQuery
-from schemas.coverage import Coverage, CoveredAsset
+from schemas.coverage import CoveredAsset
 from schemas.errors import ApiError
 from schemas.query import Query
 from schemas.state import StateQuery
@@ -52,7 +52,7 @@ from serving.context import Context, find_history_start
 from serving.freshness import format_removed_note
 from serving.http import CACHE_ONE_MINUTE
 from serving.prices import BarColumns
-from serving.signal_rows import FeedQuery, to_signal
+from serving.signal_rows import FeedQuery, build_signal
 from serving.tool_runner import ToolRunner
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 from web.board import BADGES, CLASS_NAMES, AssetPageQuery, parse_page_query, read_one_version
@@ -418,7 +418,14 @@ async def load_asset_model(
         "as_of": snapshot.market_time,
         "changed_at": {(row.indicator, row.timeframe): row.close_time * 1000 for row in history},
         "chart": chart,
-        "rows": [to_signal(row, snapshot) for row in rows],
+        "rows": [
+            build_signal(
+                row,
+                snapshot.assets[row.ticker].asset_class,
+                snapshot.get_indicator_name(row.indicator),
+            )
+            for row in rows
+        ],
         "fired_at": {row.id: row.close_time * 1000 for row in rows},
         "held": frozenset(find_held_alerts(alerts)),
         "price": None if prices is None else prices.get(asset.ticker),
@@ -494,7 +501,7 @@ class AssetPages:
     async def show_asset(self, request: Request) -> Response:
         """Return the page of an asset; ApiError 404 for an unknown ticker."""
         timeframe = parse_page_query(request, AssetPageQuery).timeframe
-        coverage = await self._get_coverage()
+        coverage = await self.context.coverage()
         try:
             asset = find_asset(
                 request.path_params["ticker"], {asset.ticker: asset for asset in coverage.assets}
@@ -543,7 +550,7 @@ class AssetPages:
         viewer = await self.find_viewer(request)
 
         async def draw() -> Response:
-            tracked = (await self._get_coverage()).tracked
+            tracked = (await self.context.coverage()).tracked
             text = (query.text or "").casefold().strip()
             found = [
                 asset
@@ -578,11 +585,6 @@ class AssetPages:
 
         key = "assets" if is_unfiltered else None
         return await respond_with_page(request, self.context, viewer, key, draw)
-
-    async def _get_coverage(self) -> Coverage:
-        """Return the published coverage; ApiError `unavailable` before the first run."""
-        snapshots = self.context.snapshots
-        return await snapshots.coverage() or (await self.context.snapshot()).coverage
 
 
 def build_asset_values(

@@ -42,6 +42,7 @@ from schemas.purchase import (
 from schemas.vocabulary import DAY_MS, Billing
 from serving.context import Context
 from serving.error_responses import guard_route
+from serving.http import get_address
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow
 from web.pages import build_page_route, redirect_to, render_error_for_browser, render_page
@@ -57,7 +58,6 @@ from web.sessions import (
     Sessions,
     Viewer,
     build_consent_path,
-    get_address,
     read_form,
 )
 

@@ -44,7 +44,7 @@ from rest_shim.purchase_routes import PurchaseHandlers
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.context import Context
 from serving.host_origin import LOCAL_HOSTS, parse_host
-from serving.http import read_headers
+from serving.http import get_address, read_headers
 from serving.tool_runner import ToolRunner
 from store.access_rows import ClaimRow, PendingAuthorization
 from web.buy_pages import ORDER_FIELDS, PERIODS, parse_order
@@ -64,7 +64,6 @@ from web.sessions import (
     build_consent_path,
     check_form_token,
     describe_client,
-    get_address,
     read_form,
 )
 

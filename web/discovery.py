@@ -30,12 +30,12 @@ from rest_shim.endpoints import (
     GET_OPENAPI,
     Endpoint,
     SuccessResponse,
-    negotiate_response,
+    respond_with_body,
 )
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from serving.context import Context
 from serving.error_responses import Responder, guard_route
-from serving.http import CACHE_ONE_HOUR, read_headers
+from serving.http import CACHE_ONE_HOUR
 from serving.json_text import to_json
 from serving.response_cache import ResponseBody
 from serving.tool_runner import ToolRunner
@@ -87,10 +87,7 @@ def build_discovery_routes(runner: ToolRunner) -> list[Route]:
         get_body = lru_cache(maxsize=1)(lambda: ResponseBody(render(runner.context)))
 
         async def respond(request: Request) -> Response:
-            sent = read_headers(request.scope)
-            status, headers, body = negotiate_response(get_body(), endpoint, sent)
-            texts = {name.decode(): value.decode() for name, value in headers}
-            return Response(body, status, texts)
+            return respond_with_body(request, get_body(), endpoint)
 
         return guard_route(endpoint.path, runner, respond)
 

@@ -22,7 +22,7 @@ from access.throttle import find_client
 from mcp_server.tools.get_confluence import GET_CONFLUENCE
 from mcp_server.tools.get_flips import GET_FLIPS, WINDOW_HOURS
 from mcp_server.tools.get_signals import GET_SIGNALS
-from rest_shim.endpoints import ENDPOINTS, Endpoint, negotiate_response
+from rest_shim.endpoints import ENDPOINTS, Endpoint, respond_with_body
 from rest_shim.log import GET_LOG_PROOF, load_log_key, load_signed_note
 from schemas.confluence import ConfluenceResponse
 from schemas.coverage import Coverage
@@ -285,11 +285,9 @@ class ViewPage:
         refuse_key(request, f"{self.runner.context.base_url}{self.endpoint.path}")
         visit = await self._read(request)
         body = await self._fetch(visit, await self._parse(visit))
-        status, headers, content = negotiate_response(
-            body, self.endpoint, read_headers(request.scope)
-        )
-        texts = {name.decode(): value.decode() for name, value in headers}
-        return Response(content, status, {**SECURITY_HEADERS, **texts})
+        response = respond_with_body(request, body, self.endpoint)
+        response.headers.update(SECURITY_HEADERS)
+        return response
 
     async def send_csv(self, request: Request) -> Response:
         """Return the rows of the view as a CSV file."""

@@ -201,8 +201,10 @@ def build_operations_routes(
     }
     fields = {"label": MAX_LABEL_CHARS}
     return [
-        build_page_route(path, runner, sessions.require_owner(pages.show)),
-        build_page_route(KEY_PATH, runner, sessions.require_owner(pages.confirm_revoke)),
+        *(
+            build_page_route(shown, runner, sessions.require_viewer(respond, is_owners=True))
+            for shown, respond in ((path, pages.show), (KEY_PATH, pages.confirm_revoke))
+        ),
         *(
             build_page_route(
                 form, runner, sessions.require_form(respond, fields, is_owners=True), "POST"

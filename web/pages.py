@@ -49,14 +49,14 @@ def build_static_routes() -> list[Route]:
     async def respond(request: Request) -> Response:
         name = paths[request.scope["route"].path]
         media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+        hash_, content, packed = _read_file(name)
         # The query string is the file's hash, so a URL with the current one never goes stale.
-        age = 31_536_000 if request.url.query == hash_file(name) else 3600
+        age = 31_536_000 if request.url.query == hash_ else 3600
         headers = {
             "Cache-Control": f"public, max-age={age}",
             "Content-Security-Policy": "default-src 'none'",
             "X-Content-Type-Options": "nosniff",
         }
-        content, packed = _read_file(name)
         if not media_type.startswith("image/png"):
             headers["Vary"] = "Accept-Encoding"
             if accepts_gzip(read_headers(request.scope).get(b"accept-encoding", b"")):
@@ -67,16 +67,11 @@ def build_static_routes() -> list[Route]:
 
 
 @cache
-def hash_file(name: str) -> str:
-    """Return the hash of a file, which is the query string of its URL."""
-    return blake2b(_read_file(name)[0], digest_size=6).hexdigest()
-
-
-@cache
-def _read_file(name: str) -> tuple[bytes, bytes]:
-    """Return the bytes of a file, plain and compressed."""
+def _read_file(name: str) -> tuple[str, bytes, bytes]:
+    """Return the hash of a file, which is the query string of its URL, and its bytes and gzip."""
     content = files("web").joinpath("static", name).read_bytes()
-    return content, gzip.compress(content, mtime=0)
+    hash_ = blake2b(content, digest_size=6).hexdigest()
+    return hash_, content, gzip.compress(content, mtime=0)
 
 
 TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
@@ -322,7 +317,7 @@ def render_template(template: str, root: str, **values: Any) -> str:
         **DEFAULT_VALUES,
         **values,
         "root": root,
-        "asset": lambda name: f"{root}web/{name}?{hash_file(name)}",
+        "asset": lambda name: f"{root}web/{name}?{_read_file(name)[0]}",
     }
     return _create_environment().get_template(template).render(variables)
 

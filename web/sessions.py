@@ -28,7 +28,7 @@ from access.oauth.parameters import is_loopback_redirect
 from access.sign_in import LINK_MINUTES, SESSION_MS, SIGN_IN_PATH, SignIn
 from schemas.errors import ApiError, invalid_parameter_error
 from serving.error_responses import Responder
-from serving.http import MAX_FORM_BYTES, read_body, read_cookie
+from serving.http import MAX_FORM_BYTES, get_address, read_body, read_cookie
 from serving.tool_runner import ToolRunner
 from store.access_rows import PendingAuthorization
 from web.pages import SECURITY_HEADERS, build_page_route, redirect_to, render_page
@@ -70,11 +70,6 @@ async def read_form(request: Request, fields: Mapping[str, int]) -> dict[str, st
         for name, limit in fields.items()
         if len(sent.get(name, ())) == 1
     }
-
-
-def get_address(request: Request) -> str:
-    """Return the address of a client, by which attempts are throttled."""
-    return request.client.host if request.client else "unknown"
 
 
 class Cookie:
@@ -225,27 +220,21 @@ class Sessions:
             return Viewer(email, form_token, is_member=True, is_owner=True)
         return Viewer(email, form_token, await self._members.is_member(email))
 
-    def require_viewer(self, respond: ViewerResponder) -> Responder:
-        """Wrap a responder; redirect to the sign-in page if there is no viewer."""
+    def require_viewer(self, respond: ViewerResponder, *, is_owners: bool = False) -> Responder:
+        """Wrap a responder; redirect to the sign-in page if there is no viewer.
+
+        With `is_owners`, others than the owner get a page that says how to sign in as owner.
+        """
 
         async def check_and_respond(request: Request) -> Response:
             viewer = await self.find_viewer(request)
-            if viewer is None:
-                return redirect_to(request, "sign-in")
-            return await respond(request, viewer)
-
-        return check_and_respond
-
-    def require_owner(self, respond: ViewerResponder) -> Responder:
-        """Wrap a responder; others than the owner get a page that says how to sign in as owner."""
-
-        async def check_and_respond(request: Request) -> Response:
-            viewer = await self.find_viewer(request)
-            if viewer is None or not viewer.is_owner:
+            if is_owners and (viewer is None or not viewer.is_owner):
                 title, status = "Only for the owner", 403
                 return render_page(
                     request, "owner_only.html", status=status, title=title, viewer=viewer
                 )
+            if viewer is None:
+                return redirect_to(request, "sign-in")
             return await respond(request, viewer)
 
         return check_and_respond
@@ -270,8 +259,7 @@ class Sessions:
             check_form_token(form, viewer)
             return await respond(request, viewer, form)
 
-        require = self.require_owner if is_owners else self.require_viewer
-        return require(check_and_respond)
+        return self.require_viewer(check_and_respond, is_owners=is_owners)
 
 
 def refuse_key(request: Request, endpoint: str) -> None:

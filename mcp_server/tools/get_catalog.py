@@ -1,6 +1,7 @@
 """signals_get_catalog: the coverage of the service, with all counts from what compute published."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from schemas.catalog import (
     AlertsTier,
@@ -43,7 +44,6 @@ from serving.freshness import (
     format_removed_note,
     list_timing_exceptions,
 )
-from serving.snapshot import Snapshot
 from serving.tool import Tool
 
 STATE, SIGNALS = "/api/v1/state", "/api/v1/signals"
@@ -123,33 +123,60 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     ApiError `unavailable` if none has been published.
     """
     snapshot = await context.snapshots.snapshot()
-    coverage = await _read_coverage(snapshot, context)
+    # A snapshot's own coverage comes first, so that counts and `meta` are of the same version.
+    coverage = await context.coverage() if snapshot is None else snapshot.coverage
     selected = _select_assets(query, coverage)
     tracked = [asset for asset in coverage.tracked if asset.ticker in selected]
     crypto = sum(asset.asset_class == "crypto" for asset in coverage.tracked)
-    publication = [str(CADENCE["publication"]), *list_timing_exceptions(coverage)]
-    ticker_notes = list[str]()
+    notes = list[str]()
     if query.ticker is not None:
         removed = [asset for asset in selected.values() if asset.removed_on]
-        ticker_notes = [
+        notes = [
             f"Only {', '.join(selected)} listed; every count is of all assets.",
             *map(format_removed_note, removed),
         ]
-    whole = CatalogResponse(
+    # The selected assets, and the counts of all.
+    assets = CatalogAssets(
+        total=len(coverage.tracked),
+        crypto=crypto,
+        equities_and_metals=len(coverage.tracked) - crypto,
+        list=[
+            CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
+            for asset in tracked
+        ],
+    )
+    if query.view == "tickers":
+        return _list_tickers(coverage, assets, tracked, notes)
+    publication = [str(CADENCE["publication"]), *list_timing_exceptions(coverage)]
+    as_of = next_at = None
+    if snapshot is not None:
+        as_of = format_instant(snapshot.market_time)
+        next_at = find_nothing_new_before(snapshot, context.clock(), "1h")
+    return CatalogResponse(
         generated_at=format_instant(coverage.published_at),
-        note=" ".join([NOTE, *_list_notes(coverage), *ticker_notes]),
-        # The selected assets, and the counts of all.
-        assets=CatalogAssets(
-            total=len(coverage.tracked),
-            crypto=crypto,
-            equities_and_metals=len(coverage.tracked) - crypto,
-            list=[
-                CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
-                for asset in tracked
-            ],
-        ),
+        note=" ".join([NOTE, *_list_notes(coverage), *notes]),
+        assets=assets,
         timeframes=list(TIMEFRAMES),
-        indicators=[
+        **_describe_indicators(coverage),
+        tiers=Tiers(universe=_build_universe_tier(coverage), alerts=_build_alerts_tier(coverage)),
+        coverage=_build_coverage(coverage, tracked),
+        cadence=Cadence.model_validate(CADENCE | {"publication": " ".join(publication)}),
+        meta=CatalogMeta(
+            source=coverage.source,
+            simulated=coverage.source == "simulated",
+            as_of=as_of,
+            nothing_new_before=next_at,
+            removed_assets=[] if snapshot is None else snapshot.removed_tickers,
+            stand_ins=coverage.stand_ins,
+            confluence=CONFLUENCE_RULES,
+        ),
+    )
+
+
+def _describe_indicators(coverage: Coverage) -> dict[str, Any]:
+    """Return the fields of the result that are about indicators."""
+    return {
+        "indicators": [
             CatalogIndicator(
                 id=indicator.id,
                 name=indicator.name,
@@ -161,9 +188,9 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
             )
             for indicator in coverage.indicators
         ],
-        indicator_fields=FIELDS,
-        indicator_statuses=STATUSES,
-        legacy_indicator_keys=[
+        "indicator_fields": FIELDS,
+        "indicator_statuses": STATUSES,
+        "legacy_indicator_keys": [
             LegacyIndicatorKey(
                 id="dexter",
                 name="Dexter",
@@ -174,64 +201,33 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
                 note=DEXTER_NOTE,
             )
         ],
-        tiers=Tiers(universe=_build_universe_tier(coverage), alerts=_build_alerts_tier(coverage)),
-        coverage=CatalogCoverage(
-            note=COVERAGE_NOTE,
-            indicators_by_tier=IndicatorsByTier(
-                universe=_list_ids(coverage.logged), alerts=_list_ids(coverage.indicators)
-            ),
-            assets=[
-                CoverageAsset(
-                    ticker=asset.ticker,
-                    asset_class=asset.asset_class,
-                    universe=list(asset.timeframes),
-                    alerts=list(asset.alerts),
-                )
-                for asset in tracked
-            ],
-        ),
-        cadence=Cadence.model_validate(CADENCE | {"publication": " ".join(publication)}),
-        meta=CatalogMeta(
-            source=coverage.source,
-            simulated=coverage.source == "simulated",
-            as_of=None if snapshot is None else format_instant(snapshot.market_time),
-            nothing_new_before=None
-            if snapshot is None
-            else find_nothing_new_before(snapshot, context.clock(), "1h"),
-            removed_assets=[] if snapshot is None else snapshot.removed_tickers,
-            stand_ins=coverage.stand_ins,
-            confluence=CONFLUENCE_RULES,
-        ),
-    )
-    if query.view == "full":
-        return whole
-    uncovered = [asset.ticker for asset in tracked if not asset.timeframes]
-    followed = [asset.ticker for asset in tracked if asset.alerts]
-    notes = [
-        f"No data for {', '.join(uncovered)}." if uncovered else "All listed are covered.",
-        *[f"With alerts: {', '.join(followed)}."] * bool(followed),
-        *ticker_notes,
-    ]
+    }
+
+
+def _list_tickers(
+    coverage: Coverage, assets: CatalogAssets, listed: Sequence[CoveredAsset], notes: list[str]
+) -> CatalogResponse:
+    """Return the listed assets as text, and of all else only the counts."""
+    uncovered = [asset.ticker for asset in listed if not asset.timeframes]
+    followed = [asset.ticker for asset in listed if asset.alerts]
     entries: dict[AssetClass, list[str]] = {}
-    for asset in tracked:
+    for asset in listed:
         entries.setdefault(asset.asset_class, []).append(f"{asset.ticker} {asset.name}")
-    # The assets as text, and of all else only the counts.
     return CatalogResponse(
-        generated_at=whole.generated_at,
-        note=" ".join(notes),
-        assets=whole.assets.model_copy(update={"list": []}),
+        generated_at=format_instant(coverage.published_at),
+        note=" ".join(
+            [
+                f"No data for {', '.join(uncovered)}." if uncovered else "All listed are covered.",
+                *[f"With alerts: {', '.join(followed)}."] * bool(followed),
+                *notes,
+            ]
+        ),
+        assets=assets.model_copy(update={"list": []}),
         tickers={name: ";".join(own) for name, own in entries.items()},
-        timeframes=whole.timeframes,
+        timeframes=list(TIMEFRAMES),
         indicators=[],
-        meta=CatalogMeta(source=whole.meta.source, simulated=whole.meta.simulated),
+        meta=CatalogMeta(source=coverage.source, simulated=coverage.source == "simulated"),
     )
-
-
-async def _read_coverage(snapshot: Snapshot | None, context: Context) -> Coverage:
-    # A snapshot's own coverage comes first, so that counts and `meta` are of the same version.
-    # Without any coverage there is no snapshot either, so context.snapshot() raises the error.
-    published = await context.snapshots.coverage() if snapshot is None else snapshot.coverage
-    return published or (await context.snapshot()).coverage
 
 
 def _select_assets(query: CatalogQuery, coverage: Coverage) -> dict[str, CoveredAsset]:
@@ -240,7 +236,7 @@ def _select_assets(query: CatalogQuery, coverage: Coverage) -> dict[str, Covered
 
 
 async def _check_tickers(query: CatalogQuery, context: Context) -> None:
-    _select_assets(query, await _read_coverage(await context.snapshots.snapshot(), context))
+    _select_assets(query, await context.coverage())
 
 
 def _list_notes(coverage: Coverage) -> Iterable[str]:
@@ -281,6 +277,24 @@ def _build_alerts_tier(coverage: Coverage) -> AlertsTier:
         cooldown_candles=COOLDOWN_CANDLES,
         retention_days=ALERTS_RETENTION_MS // DAY_MS,
         note=ALERTS_NOTE,
+    )
+
+
+def _build_coverage(coverage: Coverage, listed: Sequence[CoveredAsset]) -> CatalogCoverage:
+    return CatalogCoverage(
+        note=COVERAGE_NOTE,
+        indicators_by_tier=IndicatorsByTier(
+            universe=_list_ids(coverage.logged), alerts=_list_ids(coverage.indicators)
+        ),
+        assets=[
+            CoverageAsset(
+                ticker=asset.ticker,
+                asset_class=asset.asset_class,
+                universe=list(asset.timeframes),
+                alerts=list(asset.alerts),
+            )
+            for asset in listed
+        ],
     )
 
 

@@ -102,7 +102,9 @@ async def test_the_legal_page_names_the_operator_in_markdown_and_html(
         "- Privacy policy: <https://acme.example/privacy>",
     ]
     assert "POST /api/v1/access-request" in section
-    page = check_page(await named.get_page("/docs/legal"), 200, "Terms, privacy and licence", CACHE)
+    page = check_page(
+        await named.get_page("/docs/legal"), 200, "Terms, privacy and licence", cache=CACHE
+    )
     assert "Name: Acme *Signals* & Sons" in page.text
     links = [link["href"] for link in page.find_all("a")]
     assert links.count("mailto:support@acme.example") == 2
@@ -127,7 +129,7 @@ async def test_a_page_links_to_our_own_terms_if_the_operator_has_none(tmp_path: 
         links = re.findall(r'href="([^"]+)"', footer)
         assert links == ["../docs/legal#terms-of-use", "../docs/legal#privacy", CONTACT_PAGE]
         article = check_page(
-            await served.get_page("/docs/legal"), 200, "Terms, privacy and licence", CACHE
+            await served.get_page("/docs/legal"), 200, "Terms, privacy and licence", cache=CACHE
         )
         assert {"terms-of-use", "privacy"} <= set(article.ids)
 
@@ -138,7 +140,7 @@ async def test_a_page_without_an_operator_links_to_the_page_of_terms(
     served: RunningService,
 ) -> None:
     article = check_page(
-        await served.get_page("/docs/legal"), 200, "Terms, privacy and licence", CACHE
+        await served.get_page("/docs/legal"), 200, "Terms, privacy and licence", cache=CACHE
     )
     for path in PAGES:
         footer = read_footer((await served.get_page(path)).text)

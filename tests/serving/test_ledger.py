@@ -20,7 +20,7 @@ from schemas.vocabulary import (
 )
 from serving import ledger as ledger_module
 from serving.ledger import Ledger, read_ledger
-from serving.signal_rows import FeedQuery, to_signal
+from serving.signal_rows import FeedQuery, build_signal
 from serving.snapshot import build_snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow, LastChange
 from store.sql.market_store import MarketStore
@@ -242,7 +242,12 @@ async def test_every_row_is_written_as_its_model_writes_it(market: MarketStore) 
     for named in (snapshot, replace(snapshot, indicator_names=names)):
         ledger = await feed.read()
         places, _ = ledger.find_page(FeedQuery("all", 0, 0, EVER, 9999))
-        models = [to_signal(row, named) for row in ledger.build_rows(places)]
+        models = [
+            build_signal(
+                row, named.assets[row.ticker].asset_class, named.get_indicator_name(row.indicator)
+            )
+            for row in ledger.build_rows(places)
+        ]
         texts = [model.model_dump_json(by_alias=True) for model in models]
         assert ledger.encode_rows(places, named) == texts
         assert len(texts) > 100

@@ -26,7 +26,6 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.context import Context
-from serving.json_text import escape_json
 from serving.response_cache import ResponseBody, ResponseCache
 from serving.snapshot import Snapshot
 from serving.snapshot_cache import SnapshotCache, calculate_percent
@@ -397,7 +396,7 @@ TEXT = '{"note":"a \\"quoted\\" text, é, \\u2028, \\\\ and\\ttabs"}'.encode()
 def test_every_character_is_escaped_as_pythons_encoder_does():
     characters = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000, 97)]))
     plain = json.dumps(characters, ensure_ascii=False)
-    escaped = escape_json(plain.encode())
+    escaped = ResponseBody(plain.encode()).escaped
     assert f'"{escaped.decode()}"' == json.dumps(plain, ensure_ascii=False)
 
 

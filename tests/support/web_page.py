@@ -86,10 +86,11 @@ def check_page(
     answer: httpx.Response,
     status: int,
     title: str,
+    *texts: str,
     cache: str = "no-store",
     form_action: str = "'self'",
 ) -> Page:
-    """Assert that a response is a valid page; return the parsed page."""
+    """Assert that a response is a valid page with some texts; return the parsed page."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == cache
@@ -117,6 +118,7 @@ def check_page(
     # The parts of a chart have titles, too.
     assert answer.text.partition("</head>")[0].count("<title>") == 1
     assert page.text.count(title) >= 2  # in the heading and in the title
+    assert not [text for text in texts if text not in page.text], page.text
     assert not [script for script in page.find_all("script") if not script.get("src")]
     names = {name for _, attributes in page.elements for name in attributes}
     assert not {name for name in names if name == "style" or name.startswith("on")}
@@ -168,8 +170,9 @@ class MemberBrowser:
 
     client: httpx.AsyncClient
 
-    async def get_home(self, title: str = "API access") -> Page:
-        return check_page(await self.client.get(HOME), 200, title)
+    async def get_home(self, *texts: str) -> Page:
+        """Return the API access page, which has some texts."""
+        return check_page(await self.client.get(HOME), 200, "API access", *texts)
 
     async def send_form(self, path: str, **fields: str) -> httpx.Response:
         token = (await self.get_home()).fields["form_token"]
@@ -266,10 +269,12 @@ TRACKED = ("ETH", "BTC", "NVDA", "XAU", "DARK")
 AGE = re.compile(r" (now|\d+ [hd])?$")
 
 
-async def get_board(served: RunningService, *, is_member: bool = True, **filters: str) -> Page:
+async def get_board(
+    served: RunningService, *texts: str, is_member: bool = True, **filters: str
+) -> Page:
     answer = await served.get_page(f"/?{urlencode(filters)}", is_member=is_member)
     is_landing = not is_member and filters in ({}, {"timeframe": "4h"})
-    return check_page(answer, 200, WELCOME if is_landing else TITLE)
+    return check_page(answer, 200, WELCOME if is_landing else TITLE, *texts)
 
 
 def parse_board(page: Page) -> dict[str, dict[str, str]]:

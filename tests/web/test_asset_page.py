@@ -72,8 +72,7 @@ async def test_each_current_reading_equals_state_and_a_ticker_is_found_in_any_ca
 async def test_an_unknown_ticker_is_not_found_and_the_nearest_is_named(served, is_member):
     for ticker, expected in (("BTCC", "did you mean BTC (Bitcoin)?"), ("<b>x", 'unknown "<b>x"')):
         answer = await served.get_page(f"/assets/{quote(ticker)}", is_member=is_member)
-        page = check_page(answer, 404, "Not found")
-        assert expected in page.text
+        page = check_page(answer, 404, "Not found", expected)
         assert not page.find_all("b")
 
 
@@ -228,7 +227,7 @@ async def test_the_list_has_every_tracked_asset_and_no_cache_keeps_that_of_a_mem
     served: RunningService,
 ):
     answer = await served.client.get("/assets")
-    page = check_page(answer, 200, "Assets", "public, max-age=60")
+    page = check_page(answer, 200, "Assets", cache="public, max-age=60")
     tracked = make_coverage().tracked
     by_ticker = {row[0].split()[0]: row for row in page.rows if len(row) == 3 and row[0] != "Asset"}
     assert sorted(by_ticker) == sorted(asset.ticker for asset in tracked)

@@ -137,10 +137,7 @@ async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(
 
 @pytest.mark.clause("pages")
 async def test_simulated_data_are_marked_by_badge_and_sentence(served):
-    page = await get_board(served)
-    assert "Simulated market" in page.text
-    assert SIMULATED_NOTE in page.text
-    assert "2026-09-30 12:03 UTC" in page.text
+    page = await get_board(served, "Simulated market", SIMULATED_NOTE, "2026-09-30 12:03 UTC")
     assert "2026-09-30 16:03 UTC" in page.text  # The next update.
     assert {"datetime": "2026-09-30T12:03:00.000Z"} in page.find_all("time")
 

@@ -81,9 +81,15 @@ async def test_a_visitor_buys_in_the_sandbox_and_is_shown_a_key_that_works(
     for text in ("USD 129 per month", "USD 1,199 per year", "Saves USD 349 a year", "10,000 calls"):
         assert text in re.sub(r"\s+", " ", page.text)
     path = await order(buyer, billing="yearly")
-    text = check_page(await buyer.get(path), 200, "Pay for the premium plan").text
-    for expected in ("Premium, billed yearly", "USD 1,199 per year", BUYER, "you get your key"):
-        assert expected in text
+    check_page(
+        await buyer.get(path),
+        200,
+        "Pay for the premium plan",
+        "Premium, billed yearly",
+        "USD 1,199 per year",
+        BUYER,
+        "you get your key",
+    )
     await pay(buyer, path)
     page = check_page(await buyer.get("/buy/key"), 200, "Your key")
     api_key = read_key(page)
@@ -130,8 +136,7 @@ async def test_only_the_browser_that_bought_gets_the_key(
 ) -> None:
     path = await order(buyer)
     async with httpx.AsyncClient(base_url=served.base_url, timeout=60) as other:
-        shown = check_page(await other.get(path), 200, "Pay for the premium plan")
-        assert "your agent gets a key" in shown.text
+        check_page(await other.get(path), 200, "Pay for the premium plan", "your agent gets a key")
         paid = await other.post(path, data={"action": "pay"})
         assert "Go back to your agent" in check_page(paid, 200, "Paid in the sandbox").text
         page = check_page(await other.get("/buy/key"), 200, "No new key to show")
@@ -174,8 +179,7 @@ async def test_an_error_stands_at_its_field_and_what_was_typed_stays(
     error: str,
 ) -> None:
     form = {"contact_email": BUYER, "billing": "yearly"} | changed
-    page = check_page(await buyer.post("/buy", data=form), 400, "Choose a plan")
-    assert error in page.text
+    page = check_page(await buyer.post("/buy", data=form), 400, "Choose a plan", error)
     described = [one for _, one in page.elements if one.get("aria-describedby")]
     assert [one["aria-describedby"] for one in described] == [f"{field}-error"]
     assert page.fields["contact_email"] == form["contact_email"]
@@ -196,8 +200,9 @@ async def test_a_purchase_is_limited_and_counted_like_that_of_an_agent(tmp_path:
 @pytest.mark.clause("sales")
 async def test_a_cancelled_checkout_leads_back_to_the_plans(buyer: httpx.AsyncClient) -> None:
     path = await order(buyer)
-    notice = check_page(await buyer.get("/buy"), 200, "Choose a plan")
-    assert f"You started to buy access for {BUYER}" in notice.text
+    check_page(
+        await buyer.get("/buy"), 200, "Choose a plan", f"You started to buy access for {BUYER}"
+    )
     pending = check_page(await buyer.get("/buy/key"), 200, "Pay to get your key")
     assert any(link.endswith(path) for link in pending.links)
     page = check_page(await buyer.post(path, data={"action": "cancel"}), 200, "Checkout cancelled")
@@ -233,8 +238,9 @@ async def test_an_address_with_a_plan_gets_a_link_and_no_answer_says_that_it_has
 async def test_a_member_is_led_to_the_keys_of_the_plan(served: RunningService) -> None:
     await buy_plan(served)
     async with open_member_browser(served) as member:
-        page = check_page(await member.client.get("/buy"), 200, "Choose a plan")
-        assert "You have an active plan" in page.text
+        page = check_page(
+            await member.client.get("/buy"), 200, "Choose a plan", "You have an active plan"
+        )
         assert page.fields["contact_email"] == EMAIL
         await order(member.client, contact_email=EMAIL)
     assert served.mailbox.mails.empty()
@@ -243,14 +249,16 @@ async def test_a_member_is_led_to_the_keys_of_the_plan(served: RunningService) -
 @pytest.mark.clause("sales")
 async def test_if_nothing_is_sold_the_page_names_the_operator(served: RunningService) -> None:
     async with run_second_service(served, provider=NoBilling()) as closed:
-        page = check_page(await closed.client.get("/buy"), 200, "Get access")
-        assert "POST /api/v1/access-request" in page.text
+        check_page(
+            await closed.client.get("/buy"), 200, "Get access", "POST /api/v1/access-request"
+        )
         assert check_page(await closed.client.post("/buy", data=MONTHLY), 200, "Get access")
         closed.app.state.site = replace(
             closed.app.state.site, operator=Operator("Ann & Co", "ann@example.com")
         )
-        page = check_page(await closed.client.get("/buy"), 200, "Get access")
-        assert "Ann & Co gives them out" in page.text
+        page = check_page(
+            await closed.client.get("/buy"), 200, "Get access", "Ann & Co gives them out"
+        )
         assert "mailto:ann@example.com" in page.links
         assert page.find_all("form") == []
 
@@ -300,13 +308,19 @@ async def test_who_pays_the_link_of_an_agent_is_told_to_go_back_to_it(shop: Stri
     await client.get("/buy")
     opened = await shop.open_checkout()
     page = check_page(
-        await client.get(f"/checkout/paid?session_id={opened.session}"), 200, "Thank you"
+        await client.get(f"/checkout/paid?session_id={opened.session}"),
+        200,
+        "Thank you",
+        "Go back to your agent, if one sent you here: it fetches its key",
+        "No key? Sign in with your e-mail address",
     )
-    assert "Go back to your agent, if one sent you here: it fetches its key" in page.text
-    assert "No key? Sign in with your e-mail address" in page.text
     assert "../sign-in" in page.links
-    page = check_page(await client.get("/checkout/cancelled"), 200, "Nothing was paid")
-    assert "Ask your agent for a new link" in page.text
+    check_page(
+        await client.get("/checkout/cancelled"),
+        200,
+        "Nothing was paid",
+        "Ask your agent for a new link",
+    )
     # Only the sandbox has a pay page of its own.
     for answer in (await client.get(SANDBOX), await client.post(SANDBOX, data={"action": "pay"})):
         assert (answer.status_code, "no such checkout" in answer.text) == (404, False)
@@ -343,10 +357,17 @@ async def test_the_page_shows_plan_price_address_and_that_no_money_moves(
 ) -> None:
     answer = await served.client.get(await begun(served, billing=billing, contact_email=email))
     assert markupsafe.escape(email) in answer.text
-    page = check_page(answer, 200, "Pay for the premium plan")
-    for text in (f"Premium, billed {billing}", price, email, "Sandbox", "no money moves"):
-        assert text in page.text
-    assert "This checkout expires on 2026-10-01 12:06 UTC" in page.text
+    page = check_page(
+        answer,
+        200,
+        "Pay for the premium plan",
+        f"Premium, billed {billing}",
+        price,
+        email,
+        "Sandbox",
+        "no money moves",
+        "This checkout expires on 2026-10-01 12:06 UTC",
+    )
     assert page.actions == ["pay", "cancel"]
     assert page.find_all("form") == [{"method": "post"}]  # To the page's own address.
 
@@ -388,8 +409,12 @@ async def test_a_settled_checkout_cannot_be_changed_and_repeating_an_action_show
         (expired, "pay", "Checkout expired"),
         (expired, "cancel", "Checkout expired"),
     ):
-        page = check_page(await sent(served, url, f"action={action}"), 409, title)
-        assert "This checkout can no longer be changed." in page.text
+        check_page(
+            await sent(served, url, f"action={action}"),
+            409,
+            title,
+            "This checkout can no longer be changed.",
+        )
         check_page(await served.client.get(url), 200, title)
     check_page(await sent(served, paid, "action=pay"), 200, "Paid in the sandbox")
 

@@ -65,7 +65,7 @@ async def test_a_page_is_public_short_and_cached_for_a_minute(
 ) -> None:
     path = f"/docs/{name}".removesuffix("/")
     answer = await served.client.get(path)
-    page = check_page(answer, 200, TITLES.get(name, "Documentation"), A_MINUTE)
+    page = check_page(answer, 200, TITLES.get(name, "Documentation"), cache=A_MINUTE)
     metas = {meta["name"]: meta.get("content") for meta in page.find_all("meta") if "name" in meta}
     assert "robots" not in metas
     assert 30 < len(str(metas["description"])) < 200
@@ -99,7 +99,7 @@ async def test_every_link_and_anchor_leads_somewhere(served: RunningService) -> 
 
 
 async def test_the_index_and_a_missing_page_name_every_page(served: RunningService) -> None:
-    there = check_page(await served.client.get("/docs"), 200, "Documentation", A_MINUTE)
+    there = check_page(await served.client.get("/docs"), 200, "Documentation", cache=A_MINUTE)
     for path in ("/docs/unknown", "/docs/", "/docs/tools/state", "/docs/decisions"):
         missing = check_page(await served.client.get(path), 404, "Page not found")
         assert {"name": "robots", "content": "noindex"} in missing.find_all("meta")
