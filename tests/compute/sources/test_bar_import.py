@@ -651,12 +651,6 @@ def test_a_volume_that_is_missing_everywhere_is_none(volumes: list[float], expec
     assert [BAR_FAULTS[fault] for fault in faults] == expected
 
 
-def test_the_first_repeated_time_with_other_values_is_found():
-    times, values = np.array([1, 2, 2, 3, 3]), np.array([1.0, 2.0, 2.0, 3.0, 4.0])
-    assert judgement.find_conflict(times, [values, values]) == 4
-    assert judgement.find_conflict(times[:4], [values[:4]]) is None
-
-
 # 2025-01-01T00:00Z and 01:00Z: open, high, low, close and volume.
 TWO_HOURS = [1_735_689_600, 1_735_693_200]
 TWO_BARS = [[1.0, 3.0, 0.5, 2.0, 10.0], [2.0, 4.0, 1.0, 3.0, 11.0]]

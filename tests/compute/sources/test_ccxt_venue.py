@@ -406,7 +406,8 @@ async def test_an_option_that_ccxt_lacks_fails_its_venue_alone_and_is_named(
 
 async def test_a_request_that_hangs_times_out(double: VenuesDouble, opened: Open) -> None:
     double.get_venue("binance").add_failure("hanging", times=None)
-    assert not (await refusal(opened("binance", timeout_s=0.05).fetch_symbols())).is_permanent
+    error = await refusal(opened("binance", timeout_s=0.05).fetch_time_ms())
+    assert (error.reason, error.is_permanent) == ("binance did not answer in time", False)
 
 
 @pytest.mark.parametrize(("name", "halves"), [("binance", 3300), ("hyperliquid", 5500)])

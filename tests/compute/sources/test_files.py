@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -48,7 +48,7 @@ from tests.support.small_market import (
     write_table,
     write_universe,
 )
-from tests.support.store_homes import StoreHome
+from tests.support.store_homes import StoreHome, open_and_close
 
 pytestmark = pytest.mark.clause("sources")
 
@@ -156,13 +156,17 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
 }
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
-    case: str, tmp_path: Path, universe: Universe, signals: RunSignals
+    case: str, folder: Path, tmp_path: Path, universe: Universe, signals: RunSignals
 ):
     name, text, expected_text = BROKEN[case]
-    folder = tmp_path / "broken"
-    folder.mkdir()
     write_bars(folder, "ETH", make_bars("ETH", list_opens(START, START + DAY_S)))
     (folder / name).write_bytes(text)
     with pytest.raises(SourceError) as caught:
@@ -226,9 +230,7 @@ async def test_refused_rows_are_counted_by_reason_and_never_stored(
     assert [row[2:] for row in held["bars"]] == [*rows[:3], rows[4], *rows[6:]]
 
 
-def test_replay_reports_how_many_bars_were_rejected(tmp_path: Path, signals: RunSignals):
-    folder = tmp_path / "folder"
-    folder.mkdir()
+def test_replay_reports_how_many_bars_were_rejected(folder: Path, signals: RunSignals):
     rows = make_bars("BTC", list_opens(START, START + DAY_S))
     write_bars(folder, "BTC", [*rows, rows[0], rows[1]])
     ran = signals("replay", "--bars", folder)
@@ -527,19 +529,17 @@ async def test_each_hole_is_reported_once_however_a_file_is_fetched(
 
 @pytest.mark.prove
 async def test_an_unfinished_longer_bar_of_a_file_that_ends_is_never_stepped(
-    tmp_path: Path, universe: Universe
+    folder: Path, tmp_path: Path, universe: Universe
 ):
     hourly = make_bars("BTC", list_opens(START, START + 3 * DAY_S))
     others = make_bars("ETH", list_opens(START, START + 3 * DAY_S))
-    parent = tmp_path / "bars"
-    parent.mkdir()
-    write_bars(parent, "ETH", others)
+    write_bars(folder, "ETH", others)
 
     async def compute(name: str, bar_count: int, *until: int) -> Content:
         """Return the content of a store after runs to some hours over a file of so many bars."""
-        write_bars(parent, "BTC", hourly[:bar_count])
+        write_bars(folder, "BTC", hourly[:bar_count])
         for hour in until:
-            held = await replay_bars(tmp_path / name, parent, universe, START + hour * HOUR_S)
+            held = await replay_bars(tmp_path / name, folder, universe, START + hour * HOUR_S)
         assert (await audit_store(tmp_path / name, universe)).findings == []
         return held
 
@@ -552,7 +552,7 @@ async def test_an_unfinished_longer_bar_of_a_file_that_ends_is_never_stepped(
     assert drop_commit_details(split) == drop_commit_details(whole)
     assert last_closes(await compute("full.db", 48, 72)) == {"1h": 48, "4h": 48, "1d": 48}
     # A file that grows later goes on at its own end.
-    write_bars(parent, "ETH", make_bars("ETH", list_opens(START, START + 4 * DAY_S)))
+    write_bars(folder, "ETH", make_bars("ETH", list_opens(START, START + 4 * DAY_S)))
     grown = await compute("split.db", 72, 96)
     assert last_closes(grown) == {"1h": 72, "4h": 72, "1d": 72}
     assert [row[2:] for row in grown["bars"] if row[0] == "BTC"] == hourly
@@ -593,10 +593,8 @@ def test_ten_million_rows_take_less_than_a_gigabyte(tmp_path: Path):
 
 
 def test_a_folder_with_only_future_bars_is_one_line_and_stores_nothing(
-    tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
 ):
-    folder = tmp_path / "folder"
-    folder.mkdir()
     write_bars(folder, "BTC", make_bars("BTC", list_opens(END_OF_2099, END_OF_2099 + DAY_S)))
     monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")
     fault = (
@@ -653,7 +651,6 @@ def write_folder(
     rates: Sequence[tuple[int, float]] = RATES,
     daily: Sequence[Row] = IBM,
 ) -> None:
-    folder.mkdir(exist_ok=True)
     write_bars(folder, "BTC", bars)
     write_bars(folder, "IBM", daily, "1d")
     write_table(folder / "BTC_funding.csv", "ts,funding_rate", rates)
@@ -740,9 +737,16 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
 }
 
 
-async def compute(home: StoreHome, folder: Path, universe: Universe) -> MarketStore:
-    """Return a store that has computed the folder up to DONE."""
-    store = await home.open_market()
+@pytest.fixture
+async def store(home: StoreHome) -> AsyncIterator[MarketStore]:
+    async with open_and_close(home.open_market()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def computed(store: MarketStore, folder: Path, universe: Universe) -> MarketStore:
+    """A store that has computed the folder of `write_folder` up to DONE."""
+    write_folder(folder)
     await (await open_pipeline(store, folder, universe)).run_until(DONE)
     return store
 
@@ -750,19 +754,13 @@ async def compute(home: StoreHome, folder: Path, universe: Universe) -> MarketSt
 @pytest.mark.parametrize("case", CHANGES)
 @pytest.mark.sampled(3)
 async def test_a_changed_past_is_refused_with_its_first_row(
-    case: str, home: StoreHome, tmp_path: Path, universe: Universe
+    case: str, computed: MarketStore, folder: Path, universe: Universe
 ):
-    folder = tmp_path / "folder"
     change, name, expected_text = CHANGES[case]
-    write_folder(folder)
-    store = await compute(home, folder, universe)
-    try:
-        await check_recorded_past(store, FilesSource(folder, universe), universe)
-        change(folder)
-        with pytest.raises(SourceError) as caught:
-            await check_recorded_past(store, FilesSource(folder, universe), universe)
-    finally:
-        await store.close()
+    await check_recorded_past(computed, FilesSource(folder, universe), universe)
+    change(folder)
+    with pytest.raises(SourceError) as caught:
+        await check_recorded_past(computed, FilesSource(folder, universe), universe)
     text = str(caught.value)
     assert text.startswith(f"{folder / name}: rows that were computed differ")
     assert expected_text in text
@@ -773,46 +771,39 @@ async def test_a_changed_past_is_refused_with_its_first_row(
 
 @pytest.mark.prove
 async def test_later_and_dropped_rows_other_volumes_and_assets_are_no_change(
-    home: StoreHome, tmp_path: Path, universe: Universe
+    computed: MarketStore, folder: Path, universe: Universe
 ):
-    folder = tmp_path / "folder"
-    write_folder(folder)
-    store = await compute(home, folder, universe)
-    try:
-        later = make_bars("BTC", list_opens(DONE, DONE + DAY_S))
-        revised = [(*row[:5], 1.01 * row[5]) for row in BTC[40:]]
-        write_folder(folder, [*later, *revised[::-1]], [*RATES[3:], (DONE + 7, 0.01)])
-        write_bars(folder, "ETH", make_bars("ETH", list_opens(START, DONE)))
-        packed = gzip.compress((folder / "BTC_1h.csv").read_bytes())
-        (folder / "BTC_1h.csv").unlink()
-        (folder / "BTC_1h.csv.gz").write_bytes(packed)
-        source = FilesSource(folder, universe)
-        await check_recorded_past(store, source, universe)
-        await (await open_pipeline(store, folder, universe)).run_until(DONE + DAY_S)
-        await check_recorded_past(store, source, universe)
-        (block,) = await store.bars("BTC")
-        assert block.open_time.tolist() == [row[0] for row in [*BTC, *later]]
-        (folder / "IBM_1d.csv").unlink()
-        await check_recorded_past(store, FilesSource(folder, universe), universe)
-    finally:
-        await store.close()
+    later = make_bars("BTC", list_opens(DONE, DONE + DAY_S))
+    revised = [(*row[:5], 1.01 * row[5]) for row in BTC[40:]]
+    write_folder(folder, [*later, *revised[::-1]], [*RATES[3:], (DONE + 7, 0.01)])
+    write_bars(folder, "ETH", make_bars("ETH", list_opens(START, DONE)))
+    packed = gzip.compress((folder / "BTC_1h.csv").read_bytes())
+    (folder / "BTC_1h.csv").unlink()
+    (folder / "BTC_1h.csv.gz").write_bytes(packed)
+    source = FilesSource(folder, universe)
+    await check_recorded_past(computed, source, universe)
+    await (await open_pipeline(computed, folder, universe)).run_until(DONE + DAY_S)
+    await check_recorded_past(computed, source, universe)
+    (block,) = await computed.bars("BTC")
+    assert block.open_time.tolist() == [row[0] for row in [*BTC, *later]]
+    (folder / "IBM_1d.csv").unlink()
+    await check_recorded_past(computed, FilesSource(folder, universe), universe)
 
 
 @pytest.mark.parametrize("hours", [1, 30])
 async def test_a_file_that_ended_before_the_others_may_go_on(
-    hours: int, home: StoreHome, tmp_path: Path, universe: Universe
+    hours: int, store: MarketStore, folder: Path, tmp_path: Path, universe: Universe
 ):
     async def list_rows(store: MarketStore) -> set[tuple[object, ...]]:
         rows = await list_changes(store)
         return {(r.ticker, r.indicator, r.timeframe, r.close_time, r.after) for r in rows}
 
-    folder, until = tmp_path / "folder", DONE + DAY_S
+    until = DONE + DAY_S
     eth = make_bars("ETH", list_opens(START, until))
     write_folder(folder)
     write_bars(folder, "ETH", eth[: -24 - hours])
-    store = await compute(home, folder, universe)
-    fresh = await open_sqlite_market(tmp_path / "fresh.db")
-    try:
+    await (await open_pipeline(store, folder, universe)).run_until(DONE)
+    async with open_and_close(open_sqlite_market(tmp_path / "fresh.db")) as fresh:
         write_bars(folder, "ETH", eth[:-24])
         # No run would follow that steps these.
         with pytest.raises(SourceError, match=rf"\({hours} added\)"):
@@ -824,59 +815,45 @@ async def test_a_file_that_ended_before_the_others_may_go_on(
             await (await open_pipeline(one, folder, universe)).run_until(until)
         assert await list_rows(store) == await list_rows(fresh)
         assert (await audit_market(store, universe, INDICATORS)).findings == []
-    finally:
-        await fresh.close()
-        await store.close()
 
 
 async def test_a_removed_asset_gains_no_bars_after_the_others_have_passed_its_removal(
-    home: StoreHome, tmp_path: Path, universe: Universe
+    store: MarketStore, folder: Path, universe: Universe
 ):
-    folder, removal = tmp_path / "folder", universe.end_time_by_ticker["MATIC"]
-    first, store = removal - 5 * DAY_S, await home.open_market()
-    try:
-        for matic_end, btc_end, expected in (
-            (removal - 2 * DAY_S, removal + DAY_S, nullcontext()),
-            (removal, removal + 2 * DAY_S, pytest.raises(SourceError, match="added")),
-        ):
-            folder.mkdir(exist_ok=True)
-            write_bars(folder, "MATIC", make_bars("MATIC", list_opens(first, matic_end)))
-            write_bars(folder, "BTC", make_bars("BTC", list_opens(first, btc_end)))
-            with expected:
-                await check_recorded_past(store, FilesSource(folder, universe), universe)
-                await (await open_pipeline(store, folder, universe)).run_until(btc_end)
-    finally:
-        await store.close()
+    removal = universe.end_time_by_ticker["MATIC"]
+    first = removal - 5 * DAY_S
+    for matic_end, btc_end, expected in (
+        (removal - 2 * DAY_S, removal + DAY_S, nullcontext()),
+        (removal, removal + 2 * DAY_S, pytest.raises(SourceError, match="added")),
+    ):
+        write_bars(folder, "MATIC", make_bars("MATIC", list_opens(first, matic_end)))
+        write_bars(folder, "BTC", make_bars("BTC", list_opens(first, btc_end)))
+        with expected:
+            await check_recorded_past(store, FilesSource(folder, universe), universe)
+            await (await open_pipeline(store, folder, universe)).run_until(btc_end)
 
 
 @pytest.mark.prove
 async def test_the_bars_of_a_removed_asset_are_compared_up_to_its_removal(
-    home: StoreHome, bars_folder: Path, tmp_path: Path, universe: Universe
+    store: MarketStore, bars_folder: Path, folder: Path, universe: Universe
 ):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    shutil.copy(bars_folder / "MATIC_1h.csv", folder)
+    name = "MATIC_1h.csv"
+    shutil.copy(bars_folder / name, folder)
     end = FilesSource(folder, universe).get_end("MATIC")
-    store = await home.open_market()
-    try:
-        await (await open_pipeline(store, folder, universe)).run_until(end or 0)
+    await (await open_pipeline(store, folder, universe)).run_until(end or 0)
+    lines = (folder / name).read_text().splitlines(keepends=True)
+    for kept in (lines, lines[:-1]):
+        (folder / name).write_text("".join(kept))
         await check_recorded_past(store, FilesSource(folder, universe), universe)
-        lines = (folder / "MATIC_1h.csv").read_text().splitlines(keepends=True)
-        (folder / "MATIC_1h.csv").write_text("".join(lines[:-1]))
+    (folder / name).write_text("".join([lines[0], lines[1].replace(",", ",1", 1), *lines[2:]]))
+    with pytest.raises(SourceError, match=r"\(1 changed\)"):
         await check_recorded_past(store, FilesSource(folder, universe), universe)
-        other = lines[1].replace(",", ",1", 1)
-        (folder / "MATIC_1h.csv").write_text("".join([lines[0], other, *lines[2:]]))
-        with pytest.raises(SourceError, match=r"\(1 changed\)"):
-            await check_recorded_past(store, FilesSource(folder, universe), universe)
-    finally:
-        await store.close()
 
 
 @pytest.mark.prove
 def test_every_command_refuses_a_changed_past_and_stores_nothing(
-    tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
 ):
-    folder = tmp_path / "folder"
     write_folder(folder)
     assert signals("replay", "--bars", folder).status == 0
     before = (tmp_path / "cli.db").read_bytes()
@@ -895,9 +872,8 @@ def test_every_command_refuses_a_changed_past_and_stores_nothing(
 
 
 def test_the_doctor_names_rejected_rows_and_ignored_files(
-    tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
+    folder: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
 ):
-    folder = tmp_path / "folder"
     write_folder(folder, [*BTC, BTC[0], BTC[1]])
     (folder / "BTC_1h.csv~").write_text("")
     monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")

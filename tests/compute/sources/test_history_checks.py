@@ -176,12 +176,15 @@ class ScriptedAnswers:
 YEAR = range(BEGIN, START, HOUR_S)
 
 
-@pytest.mark.parametrize(("most_rows", "requests"), [(10_000, 0), (1000, 7), (200, 39)])
+# If the listing may begin later, older bars are fetched too.
+@pytest.mark.parametrize(
+    ("most_rows", "may_begin_later", "requests"),
+    [(10_000, False, 0), (1000, False, 7), (200, False, 39), (720, True, 11)],
+)
 async def test_a_year_that_comes_in_short_answers_is_whole_within_the_bound(
-    most_rows: int, requests: int
+    most_rows: int, may_begin_later: bool, requests: int
 ) -> None:
-    venue = ScriptedAnswers(YEAR, most_rows)
-    filled, count = await venue.fill()
+    filled, count = await ScriptedAnswers(YEAR, most_rows).fill(may_begin_later=may_begin_later)
     assert filled.open_time.tolist() == list(YEAR)
     assert count == requests <= MAX_REQUESTS
 
@@ -198,8 +201,7 @@ async def test_hours_without_trades_hide_no_bar_of_a_venue_that_shortens_its_ans
 
 
 async def test_answers_that_stay_too_short_end_at_the_bound() -> None:
-    venue = ScriptedAnswers(YEAR, 5)
-    filled, count = await venue.fill()
+    filled, count = await ScriptedAnswers(YEAR, 5).fill()
     assert count == MAX_REQUESTS
     assert len(filled) <= 5 * (1 + MAX_REQUESTS)
 
@@ -239,12 +241,6 @@ async def test_bars_that_one_answer_lacks_are_fetched_although_longer_holes_are_
     first = whole.select(~np.isin(whole.open_time, lost))
     filled = await fill_holes("24x7", first, BEGIN, venue.fetch, may_begin_later=False)
     assert filled.open_time.tolist() == list(venue.opens)
-
-
-async def test_older_bars_than_the_first_answer_has_are_all_fetched() -> None:
-    venue = ScriptedAnswers(YEAR, 720)
-    filled, _ = await venue.fill(may_begin_later=True)
-    assert filled.open_time.tolist() == list(YEAR)
 
 
 async def test_the_hours_at_which_a_session_is_closed_are_not_missing() -> None:
@@ -435,11 +431,10 @@ async def test_one_of_97305_recorded_bars_is_extreme() -> None:
 
 def spike(market: Market, *, factor: float, corrected_at: int | None = None) -> Market:
     """Return a market whose bar at OPENS is another one, until a time if one is given."""
-    bars = market.all_bars()
-    place = next(n for n, bar in enumerate(bars) if bar.open_time == OPENS)
-    true = bars[place]
+    true = market.get_bar(OPENS)
     close = factor * true.close
-    bars[place] = true._replace(high=max(true.high, close), low=min(true.low, close), close=close)
+    spike = true._replace(high=max(true.high, close), low=min(true.low, close), close=close)
+    bars = [spike if bar == true else bar for bar in market.all_bars()]
     spiked = Market(bars, market.settlements)
     if corrected_at is not None:
         spiked.revise(true, corrected_at)
@@ -463,20 +458,18 @@ def move_level(market: Market, factor: float) -> Market:
 @pytest.mark.sampled(2)
 @pytest.mark.prove
 async def test_a_real_move_is_published_at_once_if_another_venue_has_it_else_one_run_late(
-    open_service: Open, double: VenuesDouble, made: dict[str, Market], factor: float
+    live: LiveService, double: VenuesDouble, made: dict[str, Market], factor: float
 ) -> None:
     for ticker in ("BTC", "ETH"):
         double.get_venue("binance").add_listing(f"{ticker}/USDT", move_level(made[ticker], factor))
     double.get_venue("okx").add_listing("BTC/USDT", move_level(made["BTC"], factor))
-    async with open_service() as one:
-        await one.start()
-        await one.run_hour(NEXT)
-        assert await one.load_closes("BTC") == [NEXT]
-        assert (await one.load_closes("ETH"), tuple(one.runs.late)) == ([], ("ETH",))
-        await one.run_hour(NEXT + HOUR_S)
-        assert await one.load_closes("BTC") == [NEXT, NEXT + HOUR_S]
-        assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
-        assert one.runs.late == {}
+    await live.run_hour(NEXT)
+    assert await live.load_closes("BTC") == [NEXT]
+    assert (await live.load_closes("ETH"), tuple(live.runs.late)) == ([], ("ETH",))
+    await live.run_hour(NEXT + HOUR_S)
+    assert await live.load_closes("BTC") == [NEXT, NEXT + HOUR_S]
+    assert await live.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
+    assert live.runs.late == {}
 
 
 @pytest.mark.prove
@@ -496,20 +489,17 @@ async def test_a_spike_that_another_venue_does_not_have_is_held_until_it_is_corr
         assert tuple(one.runs.late) == ("BTC",)
         await one.run_hour(NEXT + HOUR_S)
         [block] = await one.store.bars("BTC", OPENS - 1)
-        true = made["BTC"].get_page(2**40, OPENS, OPENS, 1)[0]
-        assert RawBar(OPENS, *block.values[0].tolist()) == true
+        assert RawBar(OPENS, *block.values[0].tolist()) == made["BTC"].get_bar(OPENS)
         assert one.runs.late == {}
 
 
 @pytest.mark.prove
 async def test_bars_older_than_an_hour_are_taken_as_the_venue_has_them(
-    open_service: Open, double: VenuesDouble, made: dict[str, Market]
+    live: LiveService, double: VenuesDouble, made: dict[str, Market]
 ) -> None:
     double.get_venue("binance").add_listing("ETH/USDT", spike(made["ETH"], factor=10.0))
-    async with open_service() as one:
-        await one.start()
-        await one.run_hour(NEXT + HOUR_S)
-        assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
+    await live.run_hour(NEXT + HOUR_S)
+    assert await live.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
 
 
 # When NVDA's first hour closes, which has traded for 30 minutes.

@@ -326,9 +326,8 @@ async def test_a_forming_bar_is_never_used(live: LiveService, made: dict[str, Ma
     await live.run_hour(NEXT, after_s=3500)
     for ticker in ("BTC", "ETH", "OKB"):
         [block] = await live.store.bars(ticker, START - 1)
-        bar = made[ticker].get_page(2**40, OPENS, OPENS, 1)[0]
         assert block.open_time.tolist() == [OPENS]
-        assert RawBar(OPENS, *block.values[0].tolist()) == bar
+        assert RawBar(OPENS, *block.values[0].tolist()) == made[ticker].get_bar(OPENS)
 
 
 async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_start(
@@ -397,21 +396,19 @@ def universe_with(ticker: str, **fields: object) -> Universe:
 
 @pytest.mark.prove
 async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
-    open_service: Open, double: VenuesDouble, clock: AcceleratedClock
+    live: LiveService, double: VenuesDouble
 ) -> None:
     first = START + 2 * HOUR_S
-    async with open_service() as one:
-        await one.start()
-        await one.run_hour(first)
-        assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ("NVDA",))
-        assert one.runs.delays == (900,)
-        request_count = double.get_venue("alpaca").count_requests("bars")
-        await one.run_late(120)
-        assert double.get_venue("alpaca").count_requests("bars") == request_count
-        await one.run_late(900)
-        assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ())
-        assert await one.load_closes("NVDA") == [first]
-        assert (await one.load_freshness())["most_delay_seconds"] == 900
+    await live.run_hour(first)
+    assert (tuple(live.runs.late), live.runs.pending_tickers) == ((), ("NVDA",))
+    assert live.runs.delays == (900,)
+    request_count = double.get_venue("alpaca").count_requests("bars")
+    await live.run_late(120)
+    assert double.get_venue("alpaca").count_requests("bars") == request_count
+    await live.run_late(900)
+    assert (tuple(live.runs.late), live.runs.pending_tickers) == ((), ())
+    assert await live.load_closes("NVDA") == [first]
+    assert (await live.load_freshness())["most_delay_seconds"] == 900
 
 
 async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_requests(
@@ -434,25 +431,23 @@ async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_reques
 
 @pytest.mark.prove
 async def test_no_request_is_sent_while_a_session_is_closed(
-    open_service: Open, double: VenuesDouble
+    live: LiveService, double: VenuesDouble
 ) -> None:
     await list_all_markets(double, days_after=5)
     saturday = compute_midnight_s(np.datetime64("2026-10-03").item())
-    async with open_service() as one:
-        await one.start()
-        await one.run_hour(saturday, after_s=905)
-        equities, crypto = double.get_venue("alpaca"), double.get_venue("binance")
-        request_count = (
-            equities.count_requests("bars"),
-            crypto.count_requests(symbol="XAU/USDT:USDT"),
-        )
-        for hour in range(1, 4):
-            await one.run_hour(saturday + hour * HOUR_S, after_s=905)
-        assert (tuple(one.runs.late), one.runs.pending_tickers) == ((), ())
-        assert (
-            equities.count_requests("bars"),
-            crypto.count_requests(symbol="XAU/USDT:USDT"),
-        ) == request_count
+    await live.run_hour(saturday, after_s=905)
+    equities, crypto = double.get_venue("alpaca"), double.get_venue("binance")
+    request_count = (
+        equities.count_requests("bars"),
+        crypto.count_requests(symbol="XAU/USDT:USDT"),
+    )
+    for hour in range(1, 4):
+        await live.run_hour(saturday + hour * HOUR_S, after_s=905)
+    assert (tuple(live.runs.late), live.runs.pending_tickers) == ((), ())
+    assert (
+        equities.count_requests("bars"),
+        crypto.count_requests(symbol="XAU/USDT:USDT"),
+    ) == request_count
 
 
 def skew(by_ms: int) -> Trouble:
@@ -503,9 +498,7 @@ async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_f
     assert live.runs.late == {}
     assert live.source.late_reasons == {}
     [block] = await live.store.bars("OKB", START - 1)
-    assert (
-        RawBar(OPENS, *block.values[0].tolist()) == made["OKB"].get_page(2**40, OPENS, OPENS, 1)[0]
-    )
+    assert RawBar(OPENS, *block.values[0].tolist()) == made["OKB"].get_bar(OPENS)
 
 
 RATES = [None, "x", 1e308, -1.0000001, {}, [], True]
@@ -542,25 +535,23 @@ async def test_a_bad_funding_rate_costs_that_settlement_and_is_logged_once_per_r
 @pytest.mark.parametrize("event", ["bar_revised", "bar_backfilled"])
 @pytest.mark.prove
 async def test_a_bar_that_is_revised_or_comes_after_later_ones_is_refused_and_logged_once(
-    open_service: Open, made: dict[str, Market], event: str
+    live: LiveService, made: dict[str, Market], event: str
 ) -> None:
     market, is_late = made["ETH"], event == "bar_backfilled"
-    bar = market.get_page(2**40, OPENS, OPENS, 1)[0]
+    bar = market.get_bar(OPENS)
     if is_late:
         market.delay(OPENS, 2 * HOUR_S)
     else:
         market.revise(bar._replace(close=bar.low), NEXT + 1800)
-    async with open_service() as one:
-        await one.start()
-        with capture_logs() as logged:
-            for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
-                await one.run_hour(hour)
-        [block] = await one.store.bars("ETH", START - 1)
-        stepped = [RawBar(*row[2:]) for row in to_rows([block])]
-        assert [row.open_time for row in stepped] == [OPENS + n * HOUR_S for n in range(is_late, 4)]
-        assert (bar in stepped) != is_late
-        assert [line["ticker"] for line in logged if line["event"] == event] == ["ETH"]
-        await one.check_audit()
+    with capture_logs() as logged:
+        for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
+            await live.run_hour(hour)
+    [block] = await live.store.bars("ETH", START - 1)
+    stepped = [RawBar(*row[2:]) for row in to_rows([block])]
+    assert [row.open_time for row in stepped] == [OPENS + n * HOUR_S for n in range(is_late, 4)]
+    assert (bar in stepped) != is_late
+    assert [line["ticker"] for line in logged if line["event"] == event] == ["ETH"]
+    await live.check_audit()
 
 
 @pytest.mark.prove
@@ -670,6 +661,13 @@ def block(double: VenuesDouble, venue: str = "binance") -> None:
     double.get_venue(venue).add_failure("unavailable", status=403, times=None)
 
 
+@pytest.fixture
+async def started(open_service: Open, volumes: Volumes) -> None:
+    """A store whose first start has ended."""
+    async with open_service() as one:
+        await one.start()
+
+
 async def run_until(one: LiveService, clock: AcceleratedClock, until: int) -> None:
     """Run the loop of the service until some minutes after an hour (epoch seconds)."""
     clock.ends_at = until + RUN_S + 300
@@ -698,12 +696,11 @@ async def check_sources(one: LiveService, volumes: Volumes, *expected: str) -> N
     await one.check_audit()
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.prove
 async def test_a_403_at_a_restart_replaces_no_history_and_its_assets_catch_up_after_it(
     open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
 ) -> None:
-    async with open_service() as one:
-        await one.start()
     block(double)
     async with open_service() as one:
         await run_until(one, clock, START + HOUR_S)
@@ -741,12 +738,11 @@ async def test_a_403_that_lasts_for_hours_moves_the_assets_for_good_as_a_new_rev
         assert await one.load_closes("ETH") == [START + n * HOUR_S for n in range(1, 8)]
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.prove
 async def test_an_asset_that_moves_away_and_back_has_three_revisions(
     open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
 ) -> None:
-    async with open_service() as one:
-        await one.start()
     for hour, venue in enumerate(["binance", "okx"], start=1):
         double.clear_failures()
         double.get_venue(venue).add_failure("restricted", status=451, times=None)
@@ -783,12 +779,11 @@ async def test_a_delisted_asset_moves_to_its_next_venue(
         await check_sources(one, volumes, BINANCE, OKX)
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.prove
 async def test_a_move_that_was_stopped_before_its_commit_leaves_the_old_source(
     open_service: Open, double: VenuesDouble, volumes: Volumes, clock: AcceleratedClock
 ) -> None:
-    async with open_service() as one:
-        await one.start()
     double.get_venue("binance").add_failure("restricted", times=None)
     async with open_service() as one:
         clock.now = to_market_ms(START + HOUR_S)

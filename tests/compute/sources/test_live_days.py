@@ -114,10 +114,9 @@ EXPECTED_LATE: Late = {
 def add_market_faults(double: VenuesDouble, made: Mapping[str, Market]) -> None:
     """Add the faults of single bars to the markets of a double."""
     opened = START + (SPIKE_HOUR - 1) * HOUR_S
-    bars = made["XMR"].all_bars()
-    place = next(n for n, bar in enumerate(bars) if bar.open_time == opened)
-    true, close = bars[place], 10 * bars[place].close
-    bars[place] = true._replace(high=close, close=close)
+    true = made["XMR"].get_bar(opened)
+    spike = true._replace(high=10 * true.close, close=10 * true.close)
+    bars = [spike if bar == true else bar for bar in made["XMR"].all_bars()]
     spiked = Market(bars, made["XMR"].settlements)
     spiked.revise(true, opened + HOUR_S + 27 * 60)
     double.get_venue("kucoin").add_listing("XMR/USDT", spiked)

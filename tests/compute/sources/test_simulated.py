@@ -53,23 +53,13 @@ METALS = ("XAU", "XAG")
 MIXED = (*CRYPTO, *STOCKS, *METALS)
 
 
-class MarketClock:
-    """A market clock that a test moves."""
-
-    def __init__(self, now_s: int) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> int:
-        return self.now_s * 1000
-
-
 @cache
 def packaged() -> Universe:
     return load_universe()
 
 
 def market(now_s: int = FAR, **options: int) -> SimulatedSource:
-    return SimulatedSource(packaged(), ORIGIN, MarketClock(now_s), **options)
+    return SimulatedSource(packaged(), ORIGIN, ManualClock(1000 * now_s), **options)
 
 
 async def history(ticker: str, days: int, source: SimulatedSource | None = None) -> FetchResult:
@@ -109,7 +99,7 @@ def test_a_market_has_330_days_of_history_at_least_from_a_midnight_that_its_name
     for other in ("files:/data", "simulated:", "simulated:-86400", "simulated:1 ", "simulated:1:"):
         assert parse_source_name(other) is None
     with pytest.raises(ValueError, match="not a UTC midnight"):
-        SimulatedSource(packaged(), ORIGIN + HOUR_S, MarketClock(FAR))
+        SimulatedSource(packaged(), ORIGIN + HOUR_S, ManualClock(1000 * FAR))
 
 
 @pytest.mark.clause("sources")
@@ -134,7 +124,9 @@ async def test_bars_begin_at_the_origin_and_follow_the_calendar():
 async def test_an_asset_does_not_depend_on_the_other_assets():
     single = Universe(assets=(packaged().by_ticker["SOL"],), renamed_on=packaged().renamed_on)
     for after, until in ((-1, ORIGIN + 100 * DAY_S), (ORIGIN, ORIGIN + 9 * DAY_S)):
-        ours = await SimulatedSource(single, ORIGIN, MarketClock(FAR)).fetch("SOL", after, until)
+        ours = await SimulatedSource(single, ORIGIN, ManualClock(1000 * FAR)).fetch(
+            "SOL", after, until
+        )
         theirs = await market().fetch("SOL", after, until)
         assert bits(ours.bars) == bits(theirs.bars)
         assert ours.funding.rate.tobytes() == theirs.funding.rate.tobytes()
@@ -142,7 +134,7 @@ async def test_an_asset_does_not_depend_on_the_other_assets():
 
 @pytest.mark.clause("sources")
 async def test_an_origin_cuts_the_history_and_changes_no_bar():
-    earlier = SimulatedSource(packaged(), ORIGIN - 100 * DAY_S, MarketClock(FAR))
+    earlier = SimulatedSource(packaged(), ORIGIN - 100 * DAY_S, ManualClock(1000 * FAR))
     for ticker in EVERY_SESSION:
         ours = await earlier.fetch(ticker, ORIGIN, ORIGIN + 30 * DAY_S)
         assert bits(ours.bars) == bits((await history(ticker, 30)).bars)
@@ -217,7 +209,9 @@ async def test_sample_prices_scale_a_market_and_change_none_of_its_moves():
 async def test_an_asset_without_a_sample_price_costs_what_it_is_drawn_to_cost():
     btc = packaged().by_ticker["BTC"].model_copy(update={"sample_price": None})
     universe = Universe(assets=(btc,), renamed_on=packaged().renamed_on)
-    source = SimulatedSource(universe, ORIGIN, MarketClock(FAR), priced_at=ORIGIN + 330 * DAY_S)
+    source = SimulatedSource(
+        universe, ORIGIN, ManualClock(1000 * FAR), priced_at=ORIGIN + 330 * DAY_S
+    )
     ours = (await history("BTC", 340, source)).bars.close
     assert 1 / 4 < ours[0] / (await history("BTC", 340)).bars.close[0] < 4
 
@@ -292,14 +286,14 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
     begins: int, ends: int
 ):
     """Count the assets that are behind at a run, after the last retry, and hours later."""
-    clock = MarketClock(0)
+    clock = ManualClock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     tickers = [asset.ticker for asset in packaged().tracked_assets if asset.session == "24x7"]
     behind, many = Counter[int](), 0
     for hour in range(ORIGIN + (begins + 1) * HOUR_S, ORIGIN + ends * HOUR_S, HOUR_S):
         at_run: list[str] = []
         for delay in (0, 30, 60, 120, 1200, 4 * HOUR_S):
-            clock.now_s = hour + RUN_DELAY_S + delay
+            clock.now = 1000 * (hour + RUN_DELAY_S + delay)
             for ticker in tickers if delay == 0 else at_run:
                 if (await source.fetch(ticker, hour - HOUR_S, hour)).watermark < hour:
                     behind[delay] += 1
@@ -317,12 +311,12 @@ async def test_a_missing_hour_is_known_an_hour_later_and_then_holds_nothing_up()
     ticker, bars = "BTC", (await history("BTC", 200)).bars
     place = int(np.flatnonzero(np.diff(bars.close_time) == 2 * HOUR_S)[0])
     gap = int(bars.close_time[place]) + HOUR_S
-    clock = MarketClock(gap)
+    clock = ManualClock(1000 * gap)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     for seconds in (0, RUN_DELAY_S, HOUR_S - 1):
-        clock.now_s = gap + seconds
+        clock.now = 1000 * (gap + seconds)
         assert (await source.fetch(ticker, gap - DAY_S, gap)).watermark == gap - HOUR_S
-    clock.now_s = gap + HOUR_S
+    clock.now = 1000 * (gap + HOUR_S)
     fetched = await source.fetch(ticker, gap - HOUR_S, gap + HOUR_S)
     assert fetched.watermark == gap + HOUR_S
     assert fetched.bars.close_time.tolist() == [gap + HOUR_S]
@@ -331,11 +325,11 @@ async def test_a_missing_hour_is_known_an_hour_later_and_then_holds_nothing_up()
 
 @pytest.mark.clause("sources")
 async def test_a_bar_is_not_given_before_its_close():
-    clock = MarketClock(ORIGIN + 5 * HOUR_S - 1)
+    clock = ManualClock(1000 * (ORIGIN + 5 * HOUR_S - 1))
     source = SimulatedSource(packaged(), ORIGIN, clock)
     fetched = await source.fetch("BTC", -1, ORIGIN + DAY_S)
     assert fetched.watermark == fetched.bars.close_time[-1] == ORIGIN + 4 * HOUR_S
-    clock.now_s += 1
+    clock.now += 1000
     assert (await source.fetch("BTC", -1, ORIGIN + DAY_S)).watermark == ORIGIN + 5 * HOUR_S
 
 
@@ -373,13 +367,13 @@ LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
 async def test_live_fetches_bring_every_bar_once_and_nothing_below_the_watermark(
     ticker: str, begins: int, ends: int
 ):
-    clock = MarketClock(ORIGIN)
+    clock = ManualClock(1000 * ORIGIN)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     bars, funding, seen = NO_BARS, NO_FUNDING, -1
     end = ORIGIN + ends * DAY_S
     for hour in range(ORIGIN + begins * DAY_S, end + 5 * HOUR_S, HOUR_S):
         for delay in (0, 30, 60, 120):
-            clock.now_s = hour + RUN_DELAY_S + delay
+            clock.now = 1000 * (hour + RUN_DELAY_S + delay)
             part = await source.fetch(ticker, seen, hour)
             assert seen <= part.watermark <= hour
             times = np.concatenate([part.bars.close_time, part.funding.settled_at])

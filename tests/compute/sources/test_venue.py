@@ -1,8 +1,7 @@
 """Retries and the circuit breaker, over a scripted venue and a clock that advances by sleeping."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -256,60 +255,6 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_its_place(
     assert await outcomes(steady, *"ABCDEF") == [BARS] * 6
 
 
-class Limits:
-    """Replaces `asyncio.timeout`: calls end once `clock` has passed their limit, at `expire`."""
-
-    def __init__(self, clock: SleepClock) -> None:
-        self.given: list[float] = []
-        self._clock = clock
-        self._running: list[tuple[int, asyncio.Timeout]] = []
-
-    @asynccontextmanager
-    async def __call__(self, seconds: float) -> AsyncIterator[None]:
-        self.given.append(seconds)
-        async with asyncio.timeout(None) as limit:
-            running = self._clock.now + int(1000 * seconds), limit
-            self._running.append(running)
-            try:
-                yield
-            finally:
-                self._running.remove(running)
-
-    async def expire(self, seconds: float) -> None:
-        """Advance the clock and end the calls whose time is over."""
-        await yield_to_loop()
-        self._clock.now += int(1000 * seconds)
-        for ends_at, limit in self._running:
-            if ends_at <= self._clock.now:
-                limit.reschedule(0)
-        await yield_to_loop()
-
-
-@pytest.fixture
-def limits(clock: SleepClock) -> Limits:
-    return Limits(clock)
-
-
-@pytest.fixture
-def limited(venue: ScriptedVenue, clock: SleepClock, limits: Limits) -> RetryingVenue:
-    return RetryingVenue(venue, clock, clock.sleep, lambda: 1.0, PATIENCE, limits)
-
-
-async def test_a_call_that_hangs_ends_at_its_deadline_and_is_not_retried(
-    limited: RetryingVenue, venue: ScriptedVenue, clock: SleepClock, limits: Limits
-) -> None:
-    venue.hold("A")
-    asking = asyncio.ensure_future(outcomes(limited, "A", "B"))
-    await limits.expire(20)
-    assert not asking.done()
-    await limits.expire(1)
-    [failed, found] = await asking
-    assert isinstance(failed, VenueError)
-    assert failed.reason == "scripted did not answer in time"
-    assert found == BARS
-    assert (len(venue.requests), clock.waits) == (2, [])
-
-
 async def test_a_call_that_failed_slowly_is_not_retried_and_one_that_failed_fast_is(
     steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
 ) -> None:
@@ -324,15 +269,6 @@ async def test_a_call_that_failed_slowly_is_not_retried_and_one_that_failed_fast
         venue.holds = {}
         await asking
         assert len(venue.requests) == tries
-
-
-async def test_the_deadline_grows_with_the_window(limited: RetryingVenue, limits: Limits) -> None:
-    await limited.fetch_bars("X", 0, 3600, 3600)
-    await limited.fetch_bars("X", 0, 960 * 3600, 3600)
-    await limited.fetch_funding("X", 0, 7920 * 3600)
-    await limited.fetch_time_ms()
-    await limited.fetch_symbols()
-    assert limits.given == pytest.approx([20.1, 116, 812, 10, 70])
 
 
 async def test_an_endless_wait_that_a_venue_requests_is_one_of_a_day(

@@ -48,6 +48,10 @@ class Market:
         """Return every bar as it closes, without any fault."""
         return [self._bar(place) for place in range(len(self.table))]
 
+    def get_bar(self, open_time: int) -> RawBar:
+        """Return the bar that opens at a time, without any fault."""
+        return self._bar(int(np.searchsorted(self._opens, open_time)))
+
     def delay(self, open_time: int, by_s: int) -> None:
         """Let a bar disappear when it closes, until some seconds later."""
         self._late[open_time] = by_s
