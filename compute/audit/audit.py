@@ -96,17 +96,18 @@ async def audit_market(
     `on_progress` is called with the commits replayed and their total. `log_key` is the key of the
     store's log with the tree that it signed last, None if its file is not on this machine.
     """
-    market = await store.audit_reads.load_market()
     report = Report()
-    report.findings += [
-        *(f"schema: {fault}" for fault in await store.audit_reads.find_schema_faults()),
-        *(f"damage: {damage}" for damage in market.damage),
-        *check_checkpoint(market.log, log_key),
-        *check_commits(market),
-        *check_beside_chain(market),
-        *check_epochs(market.epochs),
-    ]
-    async with open_executor(len(market.assets)) as (executor, parallelism):
+    # Workers start while this process reads.
+    async with open_executor(len(await store.publish_from())) as (executor, parallelism):
+        market = await store.audit_reads.load_market()
+        report.findings += [
+            *(f"schema: {fault}" for fault in await store.audit_reads.find_schema_faults()),
+            *(f"damage: {damage}" for damage in market.damage),
+            *check_checkpoint(market.log, log_key),
+            *check_commits(market),
+            *check_beside_chain(market),
+            *check_epochs(market.epochs),
+        ]
         audit = Audit(store, market, universe, indicators, report, parallelism)
         await audit.replay(executor, on_progress)
         await asyncio.to_thread(audit.compare_rows)

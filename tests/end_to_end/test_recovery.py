@@ -240,7 +240,10 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs):
             hour = format_instant(MIDNIGHT_MS + number * HOUR_MS)
             process.wait_for_event("run", WITHIN_S + 3600 / rate, hour=hour)
         address = f"http://127.0.0.1:{port}/api/v1/state"
-        meta = httpx.get(address, headers={"X-Api-Key": api_key}, timeout=WITHIN_S).json()["meta"]
+        headers = {"X-Api-Key": api_key}
+        # A second of this clock may be 11 ms, in which a busy machine answers as a busy service.
+        answers = (httpx.get(address, headers=headers, timeout=WITHIN_S) for _ in range(100))
+        meta = next(answer for answer in answers if answer.status_code != 503).json()["meta"]
         assert process.stop() == 0
 
     made = commits_after(tmp_path, MIDNIGHT_MS - 5 * HOUR_MS + 3 * MINUTE_MS)
