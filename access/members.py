@@ -36,8 +36,18 @@ MAX_ROTATIONS_PER_DAY = 10
 EXPIRY_CHOICES_DAYS = (30, 90, 365)
 OVERLAP_CHOICES_HOURS = (0, 1, 24, 72)
 DEFAULT_OVERLAP_HOURS = 24
+# A status is cached for this long, also if there was none. Each page view would otherwise
+# send Stripe a dozen requests, and wait for its retries while it is down.
+STATUS_TTL_MS = 10_000
+# A page waits this long; the fetch continues, and the next page view shows its result.
+TIMEOUT_S = 3.0
+
 # The page lists only the latest of the keys that have ended.
 MAX_ENDED_SHOWN = 5
+
+ValueT = TypeVar("ValueT")
+
+log = structlog.get_logger("billing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +90,27 @@ class MemberPlan:
 
 
 class MemberKeys:
-    """Lets members manage the keys of their memberships; `clock` returns epoch ms."""
+    """Lets members manage the keys and the billing of their memberships; `clock` returns epoch ms.
+
+    If the processor takes longer than `timeout_s`, it counts as unavailable.
+    """
 
     def __init__(
-        self, store: AccessStore, provider: Provider, claims: Claims, clock: Clock
+        self,
+        store: AccessStore,
+        provider: Provider,
+        claims: Claims,
+        clock: Clock,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._store = store
         self._provider = provider
         self._claims = claims
         self._clock = clock
+        self._timeout_s = timeout_s
+        self._statuses = SingleFlightCache[SubscriptionStatus | None](
+            clock, lambda status: STATUS_TTL_MS
+        )
 
     async def is_member(self, email: str) -> bool:
         """Return whether a mailbox has an active membership on this server."""
@@ -192,12 +214,16 @@ class MemberKeys:
                 return stored_key
         raise _not_found_error("key")
 
-    async def list_unclaimed(self, email: str) -> list[ClaimRow]:
+    async def list_unclaimed(self, email: str) -> list[ClaimRow] | None:
         """Return the paid claims of a mailbox that have no key yet, newest first.
 
-        Raise ApiError 503 if the processor is unavailable.
+        None if the processor is unavailable.
         """
-        return [claim for claim, _ in await self._claims.list_unredeemed(email)]
+        try:
+            found = await self._await_in_time(self._claims.list_unredeemed(email))
+        except ApiError:
+            return None
+        return None if found is None else [claim for claim, _ in found]
 
     async def redeem(self, email: str, claim_id: str, api_key: str | None) -> None:
         """Create the membership of a paid checkout, with its one key, or for a connection without.
@@ -216,6 +242,52 @@ class MemberKeys:
                     "Reload the page to see which"
                 )
         raise _not_found_error("payment without a key")
+
+    async def fetch_status(self, membership: StoredMembership) -> SubscriptionStatus | None:
+        """Return the status of a membership.
+
+        None if it has ended, if it is not this provider's, or if the processor is unavailable.
+        """
+        member = membership.row
+        is_known = (member.provider, member.mode) == (self._provider.name, self._provider.mode)
+        if membership.ended_at is not None or not is_known:
+            return None
+        request = self._statuses.get(member.subscription, lambda: self._query_provider(member))
+        return await self._await_in_time(request)
+
+    def is_manageable(self, membership: StoredMembership) -> bool:
+        """Return whether the processor's portal can manage a membership."""
+        return self._provider.has_portal and membership.row.mode == self._provider.mode
+
+    async def create_portal_url(self, email: str, membership_id: int, return_url: str) -> str:
+        """Return a portal URL for one visit to manage a plan.
+
+        Raise ApiError 404 if the plan is not the member's or has no portal, 503 if the processor is
+        unavailable.
+        """
+        for plan in await self.list_plans(email):
+            membership = plan.membership
+            if membership.id == membership_id and self.is_manageable(membership):
+                return await call_provider(
+                    self._provider.create_portal_url(membership.row, return_url)
+                )
+        raise ApiError(
+            "invalid_parameter", "You have no such plan to manage. Reload the page.", 404
+        )
+
+    async def _query_provider(self, member: MembershipRow) -> SubscriptionStatus | None:
+        try:
+            return await self._provider.fetch_status(member)
+        except BillingError as error:
+            log.warning("billing_unavailable", why=str(error))
+            return None
+
+    async def _await_in_time(self, request: Awaitable[ValueT]) -> ValueT | None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await request
+        except TimeoutError:
+            return None
 
     async def _get_membership(self, email: str, membership_id: int) -> StoredMembership:
         for membership in await self._list_memberships(email):
@@ -271,89 +343,6 @@ def _not_found_error(name: str) -> ApiError:
 
 def _conflict_error(reason: str) -> ApiError:
     return ApiError("invalid_parameter", f"No key was created. {reason}.", 409)
-
-
-# A status is cached for this long, also if there was none. Each page view would otherwise
-# send Stripe a dozen requests, and wait for its retries while it is down.
-STATUS_TTL_MS = 10_000
-# A page waits this long; the fetch continues, and the next page view shows its result.
-TIMEOUT_S = 3.0
-
-ValueT = TypeVar("ValueT")
-
-log = structlog.get_logger("billing")
-
-
-class MemberBilling:
-    """Reads the billing status of memberships; `clock` returns epoch ms."""
-
-    def __init__(
-        self,
-        members: MemberKeys,
-        provider: Provider,
-        clock: Clock,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        """If the processor takes longer than `timeout_s`, it counts as unavailable."""
-        self._members = members
-        self._provider = provider
-        self._timeout_s = timeout_s
-        self._statuses = SingleFlightCache[SubscriptionStatus | None](
-            clock, lambda status: STATUS_TTL_MS
-        )
-
-    async def fetch_status(self, membership: StoredMembership) -> SubscriptionStatus | None:
-        """Return the status of a membership.
-
-        None if it has ended, if it is not this provider's, or if the processor is unavailable.
-        """
-        member = membership.row
-        is_known = (member.provider, member.mode) == (self._provider.name, self._provider.mode)
-        if membership.ended_at is not None or not is_known:
-            return None
-        request = self._statuses.get(member.subscription, lambda: self._query_provider(member))
-        return await self._await_in_time(request)
-
-    async def list_unclaimed(self, email: str) -> list[ClaimRow] | None:
-        """Return the paid claims that have no key yet; None if the processor is unavailable."""
-        try:
-            return await self._await_in_time(self._members.list_unclaimed(email))
-        except ApiError:
-            return None
-
-    def is_manageable(self, membership: StoredMembership) -> bool:
-        """Return whether the processor's portal can manage a membership."""
-        return self._provider.has_portal and membership.row.mode == self._provider.mode
-
-    async def create_portal_url(self, email: str, membership_id: int, return_url: str) -> str:
-        """Return a portal URL for one visit to manage a plan.
-
-        Raise ApiError 404 if the plan is not the member's or has no portal, 503 if the processor is
-        unavailable.
-        """
-        for plan in await self._members.list_plans(email):
-            membership = plan.membership
-            if membership.id == membership_id and self.is_manageable(membership):
-                return await call_provider(
-                    self._provider.create_portal_url(membership.row, return_url)
-                )
-        raise ApiError(
-            "invalid_parameter", "You have no such plan to manage. Reload the page.", 404
-        )
-
-    async def _query_provider(self, member: MembershipRow) -> SubscriptionStatus | None:
-        try:
-            return await self._provider.fetch_status(member)
-        except BillingError as error:
-            log.warning("billing_unavailable", why=str(error))
-            return None
-
-    async def _await_in_time(self, request: Awaitable[ValueT]) -> ValueT | None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await request
-        except TimeoutError:
-            return None
 
 
 MAX_WATCHED = 100

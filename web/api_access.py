@@ -25,7 +25,6 @@ from access.members import (
     MAX_LIVE_KEYS,
     MAX_NEW_KEYS_PER_DAY,
     OVERLAP_CHOICES_HOURS,
-    MemberBilling,
     MemberKeys,
 )
 from mcp_server.tools.tool_table import TOOLS_BY_NAME
@@ -111,10 +110,10 @@ ChoiceT = TypeVar("ChoiceT", int, int | None)
 
 
 def build_api_access_routes(
-    members: MemberKeys, billing: MemberBilling, sessions: Sessions, runner: ToolRunner
+    members: MemberKeys, sessions: Sessions, runner: ToolRunner
 ) -> list[Route]:
     """Return the routes of the page and its forms."""
-    pages, require_viewer = _ApiAccessPages(members, billing, runner), sessions.require_viewer
+    pages, require_viewer = _ApiAccessPages(members, runner), sessions.require_viewer
 
     def build_form_route(path: str, respond: FormResponder, *methods: str) -> Route:
         responder = sessions.require_form(pages.show_errors(respond), KEY_FIELDS)
@@ -140,7 +139,6 @@ def build_api_access_routes(
 @dataclass(frozen=True, slots=True)
 class _ApiAccessPages:
     members: MemberKeys
-    billing: MemberBilling
     runner: ToolRunner
 
     def show_errors(self, respond: FormResponder) -> FormResponder:
@@ -183,8 +181,8 @@ class _ApiAccessPages:
             used = sum(one.used for one in plan.working_keys)
             charts.append(build_usage_chart(rows, plan.at, used))
         unclaimed, *statuses = await asyncio.gather(
-            self.billing.list_unclaimed(viewer.email),
-            *(self.billing.fetch_status(plan.membership) for plan in plans),
+            self.members.list_unclaimed(viewer.email),
+            *(self.members.fetch_status(plan.membership) for plan in plans),
         )
         # The processor must report a status for every plan that may still change.
         is_all_known = unclaimed is not None and all(
@@ -201,7 +199,7 @@ class _ApiAccessPages:
             plans=list(zip(plans, statuses, charts, strict=True)),
             unclaimed=unclaimed or [],
             is_all_known=is_all_known,
-            manages=self.billing.is_manageable,
+            manages=self.members.is_manageable,
             daily_limit=self.runner.context.daily_limit,
             prices=PRICES_USD,
             ask_operator=ASK_OPERATOR_HINT,
@@ -268,7 +266,7 @@ class _ApiAccessPages:
 
     async def redirect_to_portal(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Send the viewer to the payment processor's customer portal."""
-        portal = await self.billing.create_portal_url(
+        portal = await self.members.create_portal_url(
             viewer.email,
             parse_id(request, "membership"),
             f"{self.runner.context.base_url}/{HOME_PATH}",

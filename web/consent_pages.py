@@ -33,7 +33,6 @@ from access.billing.provider import ASK_OPERATOR_HINT, PRICES_USD
 from access.members import (
     MAX_LIVE_KEYS,
     MAX_NEW_KEYS_PER_DAY,
-    MemberBilling,
     MemberKeys,
     MemberPlan,
 )
@@ -151,7 +150,6 @@ class ConsentPages:
     pending_requests: PendingRequests
     sessions: Sessions
     members: MemberKeys
-    billing: MemberBilling
     purchases: PurchaseHandlers
     context: Context
     owner_uid: int | None
@@ -305,7 +303,7 @@ class ConsentPages:
         live = [plan for plan in await self.members.list_plans(viewer.email) if plan.is_live]
         if live:
             return max(reversed(live), key=lambda plan: plan.has_room), None, True
-        unclaimed = await self.billing.list_unclaimed(viewer.email)
+        unclaimed = await self.members.list_unclaimed(viewer.email)
         return None, unclaimed[0] if unclaimed else None, unclaimed is not None
 
     def _send_back(self, url: str) -> Response:

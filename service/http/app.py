@@ -16,7 +16,7 @@ from access.call_log import CallLog
 from access.contact import normalize_email, submit_access_request
 from access.keys_and_quota import QuotaGuard
 from access.maintenance import handle_webhook
-from access.members import MemberBilling, MemberKeys
+from access.members import MemberKeys
 from access.oauth.authorizations import Authorizations
 from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import can_serve_oauth
@@ -239,11 +239,10 @@ def create_app(
     )
     member_keys = MemberKeys(access, provider, claims, clock)
     sessions = Sessions(sign_in, member_keys, base_url)
-    billing = MemberBilling(member_keys, provider, clock)
     consent_routes = list[Route]()
     if authorizations is not None:
         consent_routes = ConsentPages(
-            authorizations, pending, sessions, member_keys, billing, purchases, context, owner_uid
+            authorizations, pending, sessions, member_keys, purchases, context, owner_uid
         ).build_routes(runner)
     buy_pages = BuyPages(purchases, own, claims, sessions, sign_in, context)
     sign_in_pages = SignInPages(sign_in, sessions, pending, outbox)
@@ -266,7 +265,7 @@ def create_app(
             *build_discovery_routes(runner),
             *sign_in_pages.build_routes(runner),
             *consent_routes,
-            *build_api_access_routes(member_keys, billing, sessions, runner),
+            *build_api_access_routes(member_keys, sessions, runner),
             *build_operations_routes(access, sessions, runner, doctor),
             *build_static_routes(),
             *build_crawler_routes(runner),
