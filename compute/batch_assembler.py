@@ -314,7 +314,7 @@ class BatchAssembler:
             self._publish_from_by_ticker,
             self._list_built(until),
         )
-        newest = [rows[-1].created_at for rows in (changes, alert_rows) if len(rows)]
+        newest = [*changes.created_at[-1:].tolist(), *(row.created_at for row in alert_rows[-1:])]
         self._last_created_at = max(newest, default=self._last_created_at)
         lagging = self._tracker.lagging
         return replace(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import starmap
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ class ChangedCell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChangeTable(Sequence[ChangeRow]):
+class ChangeTable:
     """Changes as columns of shape (changes,); a row is built when it is read.
 
     `cell` is an index in `cells`; `before` is NO_BEFORE for a cell's first reading.
@@ -79,15 +79,6 @@ class ChangeTable(Sequence[ChangeRow]):
         )
         for at, (ticker, indicator, timeframe, epoch), closed, *rest in columns:
             yield ChangeRow(at, ticker, indicator, timeframe, closed, epoch, *rest)
-
-    @overload
-    def __getitem__(self, index: int) -> ChangeRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> "ChangeTable": ...
-    def __getitem__(self, index: int | slice) -> "ChangeRow | ChangeTable":
-        if isinstance(index, slice):
-            return self.select(index)
-        return next(iter(self.select(np.array([range(len(self))[index]]))))
 
     def select(self, chosen: "slice | NDArray[np.int64]") -> "ChangeTable":
         """Return the chosen changes, in the order of their indexes."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # `signals keys` loads this module and must start without Num
     import numpy as np
     from numpy.typing import NDArray
 
+    from store.change_table import ChangeTable
+
 
 History = Literal["followed", "building", "built"]
 
@@ -238,7 +240,7 @@ class Batch:
     market_time: int
     bars: Sequence[BarBlock] = ()
     funding: Sequence[FundingRow] = ()
-    changes: Sequence[ChangeRow] = ()
+    changes: "Sequence[ChangeRow] | ChangeTable" = ()
     carries: Sequence[CarryRow] = ()
     epochs: Sequence[EpochRow] = ()
     publish_from: Mapping[str, int] = field(default_factory=dict)

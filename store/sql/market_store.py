@@ -63,22 +63,14 @@ class MarketStore:
         self.feed_log = FeedLog(engine)
         self.audit_reads = AuditReads(engine)
         self.ledger_reads = LedgerReads(engine)
+        # MarketEngine documents these.
+        self.lock = engine.lock
+        self.check_lock = engine.check_lock
+        self.unlock = engine.unlock
 
     async def close(self) -> None:
         """Close every connection and release the lock; idempotent."""
         await self._engine.close()
-
-    async def lock(self) -> None:
-        """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
-        await self._engine.lock()
-
-    def check_lock(self) -> None:
-        """Raise LockTakenError if this process has lost its compute lock; never block."""
-        self._engine.check_lock()
-
-    async def unlock(self) -> None:
-        """Release the compute lock; idempotent."""
-        await self._engine.unlock()
 
     async def adopt_source(self, source: str, started_at: int) -> int:
         """Record the source of the bars and its first start (market clock, epoch ms), once.

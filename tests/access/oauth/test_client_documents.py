@@ -410,27 +410,6 @@ async def test_a_document_is_cached_for_an_hour_and_a_failure_for_a_minute(
     assert (await documents.get(CLIENT_ID)).name == "Renamed"
 
 
-@pytest.mark.clause("11.6")
-async def test_concurrent_requests_share_one_fetch(
-    documents: ClientDocuments, host: DocumentHost
-) -> None:
-    released = asyncio.Event()
-
-    async def respond_later(writer: asyncio.StreamWriter) -> None:
-        await released.wait()
-        writer.write(build_response(DOCUMENT))
-        await writer.drain()
-
-    host.responses["/client.json"] = respond_later
-    waiting = [asyncio.create_task(documents.get(CLIENT_ID)) for _ in range(20)]
-    # One of them leaves, which does not stop the fetch for the others.
-    await asyncio.sleep(0)
-    waiting.pop(0).cancel()
-    released.set()
-    assert {metadata.name for metadata in await asyncio.gather(*waiting)} == {"A client"}
-    assert len(host.requests) == 1
-
-
 async def test_the_number_of_fetches_at_once_is_bounded(
     host: DocumentHost, clock: ManualClock
 ) -> None:
