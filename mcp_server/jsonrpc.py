@@ -98,7 +98,6 @@ def format_error_response(error: RpcError, *, has_null_id: bool = True) -> bytes
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; raise RpcError if a name occurs twice."""
     # Parsers disagree on which of two equal names counts, so a gateway that checks tool names
     # could see another tool than the one that runs.
     if len(unique := dict(pairs)) < len(pairs):

@@ -175,7 +175,6 @@ def as_mapping(value: object) -> Mapping[str, object]:
 
 
 def _repeats(headers: HeaderMap, name: bytes, expected: object) -> bool:
-    """Return true if there is a header and it equals a value of the body."""
     value = headers.get(name)
     return value is not None and value.strip(b" \t").decode("latin-1") == expected
 

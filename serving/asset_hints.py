@@ -155,7 +155,6 @@ class AssetHints:
 
     @cached_property
     def _covered_by_name(self) -> dict[str, CoveredAsset]:
-        """Assets by their own folded names and tickers."""
         names = {fold_asset_name(asset.name): asset for asset in self._assets.values()}
         return names | {fold_asset_name(ticker): each for ticker, each in self._assets.items()}
 

@@ -146,7 +146,6 @@ def list_timing_exceptions(coverage: Coverage) -> Iterable[str]:
 
 
 def _format_tickers(tickers: Sequence[str]) -> str:
-    """Return a few tickers by name, and the number of the others."""
     more = len(tickers) - MAX_NAMED_TICKERS
     names = ", ".join(tickers[:MAX_NAMED_TICKERS])
     return f"{names} and {more} more" if more > 0 else names

@@ -125,7 +125,6 @@ def parse_allowed_origins(texts: Iterable[str]) -> frozenset[str]:
 
 
 def _suggest_origin(text: str) -> str:
-    """Return the hint that names the origin within an address or host name, empty if none."""
     scheme, separator, rest = text.rpartition("://")
     host_port = re.split("[/?#]", rest)[0].rpartition("@")[2]
     is_local = is_loopback(host_port.partition(":")[0])

@@ -440,7 +440,6 @@ def unpack(rows: FeedRows) -> Columns:
 
 
 def _merge(parts: Sequence[Columns]) -> Columns:
-    """Return all rows of some parts, sorted by time."""
     order = np.argsort(np.concatenate([part.created_at for part in parts]), kind="stable")
     return Columns._make(np.concatenate(column)[order] for column in zip(*parts, strict=True))
 

@@ -259,7 +259,6 @@ def _is_past(query: BaseModel) -> bool:
 
 
 def _build_key(tool: AnyTool, query: BaseModel) -> Hashable:
-    """Return the key of a response, which depends on the tool and all arguments."""
     return tool.name, *vars(query).values()
 
 

@@ -304,7 +304,6 @@ def _parse_choice(form: Form, name: str, choices: Mapping[str, ChoiceT], default
 
 
 def _parse_key_ids(request: Request) -> tuple[int, int]:
-    """Return the ids of a membership and of one of its keys."""
     return parse_id(request, "membership"), parse_id(request, "key")
 
 

@@ -324,7 +324,6 @@ class BuyPages:
         return response
 
     def _open_checkout(self, request: Request, url: str) -> Response:
-        """Send the browser to the page on which the buyer pays."""
         own_page = url.removeprefix(f"{self.context.base_url}/")
         if own_page != url:
             return redirect_to(request, own_page)

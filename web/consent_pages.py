@@ -280,14 +280,12 @@ class ConsentPages:
         problem: str,
         status: int,
     ) -> Response:
-        """Show why the plan has no room for the connection."""
         title = "No room for another key"
         return self._render(
             request, pending, "connect_full.html", title, viewer, status=status, problem=problem
         )
 
     def _is_owner(self, request: Request, viewer: Viewer | None) -> bool:
-        """Return whether the owner sent a request: signed in, or on the machine of the service."""
         is_signed_in = viewer is not None and viewer.is_owner
         return is_signed_in or is_owner(request.scope, self.owner_uid)
 
@@ -307,7 +305,6 @@ class ConsentPages:
         return None, unclaimed[0] if unclaimed else None, unclaimed is not None
 
     def _send_back(self, url: str) -> Response:
-        """Redirect the browser to the client's address."""
         response = RedirectResponse(url, 303, PRIVATE_HEADERS)
         self.pending_requests.cookie.delete(response)
         return response

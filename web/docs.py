@@ -137,7 +137,6 @@ def _resolve_links(children: Sequence[Token], pages: Collection[str]) -> Iterato
 
 
 def _extract_text(token: Token) -> str:
-    """Return the text of an inline token without its markup."""
     children = token.children or ()
     return "".join(" " if child.type == "softbreak" else child.content for child in children)
 
@@ -483,7 +482,6 @@ def _build_buy_values(context: Context, coverage: Coverage | None) -> Values:
 
 
 def _format_curl(url: str, body: str) -> str:
-    """Return a request with a JSON body as a curl command."""
     return f"curl {shlex.quote(url)} \\\n  -H 'Content-Type: {JSON}' \\\n  -d {shlex.quote(body)}"
 
 

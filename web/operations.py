@@ -328,7 +328,6 @@ class OperationsPages:
         return redirect_to(request, f"{OPERATIONS_PATH}#keys")
 
     async def _get_key(self, request: Request) -> MemberKey:
-        """Return the working key that the path names; ApiError 404 if there is none."""
         now, id_ = self._context.clock(), parse_id(request, "key")
         held = await self._access.operations.find_key(id_, now // DAY_MS)
         if held is None or not held.key.works_at(now):
@@ -359,7 +358,6 @@ class OperationsPages:
         }
 
     async def _run_checks(self, doctor: Doctor) -> None:
-        """Run all checks and store their findings; log failures."""
         findings: Sequence[Finding]
         try:
             findings = await doctor.run_all_checks()

@@ -373,7 +373,6 @@ class SignInPages:
     def _show_form(
         self, request: Request, pending: PendingAuthorization | None, **values: Any
     ) -> Response:
-        """Show the sign-in page, which leads on to a connection if one is given."""
         return render_page(
             request,
             "sign_in.html",

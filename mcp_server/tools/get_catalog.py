@@ -174,7 +174,6 @@ async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
 
 
 def _describe_indicators(coverage: Coverage) -> dict[str, Any]:
-    """Return the fields of the result that are about indicators."""
     return {
         "indicators": [
             CatalogIndicator(

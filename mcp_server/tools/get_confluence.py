@@ -90,7 +90,6 @@ def _build_lines(results: Sequence[ConfluenceResult]) -> str:
 async def _add_changes(
     results: list[ConfluenceResult], query: ConfluenceQuery, snapshot: Snapshot, context: Context
 ) -> list[ConfluenceResult]:
-    """Return results with the change that set each vote, and with last bars."""
     tickers = [result.ticker for result in results]
     changes = await load_reading_changes(snapshot, tickers, query.timeframe, context)
     return [
@@ -162,7 +161,6 @@ def _explain_empty(
 
 
 async def _check_query(query: ConfluenceQuery, context: Context) -> None:
-    """Raise ArgumentError for a bad as_of, and for details that do not fit the view."""
     latest = await context.snapshot()
     with ProblemCollector() as problems:
         problems.attempt(lambda text: context.parse_as_of(text, latest), query.as_of)

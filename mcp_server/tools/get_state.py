@@ -109,7 +109,6 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
 async def _add_changes(
     states: list[AssetState], query: StateQuery, snapshot: Snapshot, context: Context
 ) -> list[AssetState]:
-    """Return states with the change that set each reading, and with last bars."""
     tickers = [state.ticker for state in states]
     changes = await load_reading_changes(snapshot, tickers, query.timeframe, context)
     return [

@@ -398,8 +398,7 @@ async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(
     served_alone, transport, capsys, monkeypatch
 ):
     monkeypatch.setattr(served_alone.market, "version", lambda: int(HIDDEN))
-    status, error = await served_alone.fetch_refusal(transport, STATE, ticker="secret")
-    assert (status, error["error"]) == (500, "unavailable")
+    error = await served_alone.check_refusal(transport, STATE, 500, "unavailable", ticker="secret")
     assert set(error) == {"error", "message", "docs"}
     logged = capsys.readouterr().out
     assert "call_failed" in logged

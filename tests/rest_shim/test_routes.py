@@ -125,9 +125,7 @@ async def test_a_keyed_read_takes_the_key_in_either_header(served, path):
 async def test_a_bad_argument_is_refused_with_the_accepted_values(
     served, way, tool, arguments, code, named
 ):
-    status, error = await served.fetch_refusal(way, tool, **arguments)
-    assert (status, error["error"]) == (400, code)
-    assert not [part for part in named if part not in error["message"]], error["message"]
+    error = await served.check_refusal(way, tool, 400, code, *named, **arguments)
     assert "\n" not in error["message"]
     assert len(error["message"]) < 700
 

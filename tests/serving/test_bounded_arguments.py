@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from compute.universe import load_universe
-from mcp_server.tools.tool_table import TOOLS, TOOLS_BY_NAME
+from mcp_server.tools.tool_table import TOOLS
 from schemas.coverage import CoveredAsset
 from schemas.purchase import Body
 from schemas.query import MAX_LIST_CHARS, MAX_NAME_CHARS, Query
@@ -113,11 +113,9 @@ TEXTS = [
 async def test_a_text_beyond_its_bound_is_refused_with_the_bound(
     served: RunningService, transport: str, tool: AnyTool, name: str, limit: int
 ) -> None:
-    _, error = await served.fetch_refusal(transport, tool.name, **{name: "x" * (limit + 1)})
-    assert (
-        f"{name}: too long ({limit + 1} characters); accepted: text of at most {limit}"
-        in (error["message"])
-    )
+    stated = f"{name}: too long ({limit + 1} characters); accepted: text of at most {limit}"
+    sent = {name: "x" * (limit + 1)}
+    await served.check_refusal(transport, tool.name, 400, "invalid_parameter", stated, **sent)
     _, longest = await served.fetch_refusal(transport, tool.name, **{name: "x" * limit})
     assert "too long" not in longest["message"]
 
@@ -129,8 +127,14 @@ async def test_a_list_of_too_many_tickers_is_refused(
 ) -> None:
     known = ["BTC"] * MAX_TICKERS
     assert "error" not in await served.fetch_answer(transport, tool, ticker=",".join(known))
-    _, error = await served.fetch_refusal(transport, tool, ticker=",".join([*known, "BTC"]))
-    assert f"ticker: {MAX_TICKERS + 1} items are too many; accepted: at most" in error["message"]
+    await served.check_refusal(
+        transport,
+        tool,
+        400,
+        "invalid_parameter",
+        f"ticker: {MAX_TICKERS + 1} items are too many; accepted: at most",
+        ticker=",".join([*known, "BTC"]),
+    )
 
 
 @pytest.mark.clause("endpoint")
@@ -184,8 +188,8 @@ def test_a_bounded_search_finds_the_nearest_name(typo: str) -> None:
 async def test_an_offset_beyond_its_bound_is_refused(
     served: RunningService, transport: str
 ) -> None:
-    _, error = await served.fetch_refusal(transport, SIGNALS, offset=MAX_OFFSET + 1)
-    assert f"accepted: an integer from 0 to {MAX_OFFSET}" in error["message"]
+    refusal = (400, "invalid_parameter", f"accepted: an integer from 0 to {MAX_OFFSET}")
+    await served.check_refusal(transport, SIGNALS, *refusal, offset=MAX_OFFSET + 1)
 
 
 @pytest.mark.clause("endpoint")
@@ -215,13 +219,6 @@ async def test_a_number_out_of_range_is_not_quoted_as_infinity(served: RunningSe
 )
 def test_only_numbers_out_of_range_are_replaced(value: object, quoted: str) -> None:
     assert quote_value(value) == quoted
-
-
-@pytest.mark.clause("endpoint")
-def test_the_schemas_of_tools_carry_the_bounds() -> None:
-    listed = build_input_schema(TOOLS_BY_NAME[STATE].query)["properties"]
-    assert listed["ticker"]["maxLength"] == MAX_LIST_CHARS
-    assert listed["as_of"]["maxLength"] == MAX_NAME_CHARS
 
 
 ASSETS = {asset.ticker: asset for asset in make_full_coverage().assets}
@@ -426,6 +423,5 @@ def test_the_table_maps_at_least_120_names_to_covered_assets() -> None:
 async def test_both_transports_explain_a_name(
     served: RunningService, transport: Transport, tool: str
 ) -> None:
-    status, error = await served.fetch_refusal(transport, tool, ticker="XBT")
-    assert (status, error["error"]) == (400, "unknown_ticker")
-    assert error["message"].endswith("XBT means BTC (Bitcoin). Use BTC.")
+    refusal = (400, "unknown_ticker", "XBT means BTC (Bitcoin). Use BTC.")
+    await served.check_refusal(transport, tool, *refusal, ticker="XBT")

@@ -482,12 +482,16 @@ async def test_a_call_is_refused_with_the_share_that_is_built(
     served_empty: RunningService, transport: Transport, source: SourceKind
 ):
     await build_until(served_empty, source, 132)  # 132 of 330 days are 40 %.
-    status, refusal = await served_empty.fetch_refusal(transport, STATE)
-    assert (status, refusal["error"]) == (503, "unavailable")
     until = format_instant(BEGAN_AT + 132 * DAY_MS)
-    assert "40 % done" in refusal["message"]
-    assert f"built up to {until}, needed up to {format_instant(NOON)}" in refusal["message"]
-    assert "Retry after 5 seconds." in refusal["message"]
+    await served_empty.check_refusal(
+        transport,
+        STATE,
+        503,
+        "unavailable",
+        "40 % done",
+        f"built up to {until}, needed up to {format_instant(NOON)}",
+        "Retry after 5 seconds.",
+    )
     answer = await served_empty.get_api("/state")
     assert answer.headers["retry-after"] == "5"
 

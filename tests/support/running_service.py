@@ -189,6 +189,21 @@ class RunningService:
         assert "structuredContent" not in result
         return result["_meta"]["signals/status"], json.loads(result["content"][0]["text"])
 
+    async def check_refusal(
+        self,
+        transport: Transport,
+        tool: str,
+        status: int,
+        code: str,
+        *parts: str,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """Check that a call is refused with a message that has all parts, and return the error."""
+        found, error = await self.fetch_refusal(transport, tool, **arguments)
+        assert (found, error["error"]) == (status, code)
+        assert not [part for part in parts if part not in error["message"]], error["message"]
+        return error
+
 
 @contextmanager
 def open_loopback_socket() -> Iterator[socket.socket]:

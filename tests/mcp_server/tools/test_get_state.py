@@ -424,6 +424,5 @@ async def test_a_price_of_a_replaced_history_is_not_compared_with_the_present_on
 
 @pytest.mark.clause("4.6.14")
 async def test_changes_do_not_fit_lines(served, transport):
-    status, error = await served.fetch_refusal(transport, STATE, view="lines", detail="changes")
-    assert (status, error["error"]) == (400, "invalid_parameter")
-    assert "omit view or detail" in error["message"]
+    refusal = (400, "invalid_parameter", "omit view or detail")
+    await served.check_refusal(transport, STATE, *refusal, view="lines", detail="changes")

@@ -226,8 +226,7 @@ async def test_a_store_whose_rows_cannot_be_read_is_unavailable_until_they_can(t
 
     async with run_service(tmp_path, make_coverage(), store_class=GatedMarket) as failing:
         failing.market.gated_reads.before = fail
-        status, error = await failing.fetch_refusal(transport, STATS)
-        assert (status, error["error"]) == (503, "unavailable")
+        error = await failing.check_refusal(transport, STATS, 503, "unavailable")
         assert "disk" not in error["message"]
         response = await failing.get_api("/stats")
         assert (response.status_code, response.headers["retry-after"]) == (503, "60")
