@@ -18,10 +18,9 @@ from mcp_server.registration import (
     FRAMEWORKS,
     HOSTS,
     Client,
-    build_registration_file,
 )
 from service.commands.cli import print_registration
-from tests.support.signals_command import ROOT, run_signals
+from tests.support.signals_command import run_signals
 from tools.client_environments import INTEROP_FOLDER
 
 pytestmark = pytest.mark.clause("documents")
@@ -249,11 +248,6 @@ async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsy
     monkeypatch.setenv("SIGNALS_API_KEY", served.api_key)
     await asyncio.to_thread(exec, CLIENTS_BY_NAME["python-sdk"].render_lines(served.base_url), {})
     assert "trend_oracle" in capsys.readouterr().out
-
-
-def test_the_registration_file_of_the_repository_equals_that_of_the_manifest():
-    shown = json.loads((ROOT / "mcp.json").read_text())
-    assert shown == build_registration_file("http://127.0.0.1:8000")
 
 
 @pytest.mark.parametrize(

@@ -115,20 +115,6 @@ async def test_head_has_the_headers_of_get_and_no_body(served: RunningService, p
         assert head.headers[name] == got.headers[name]
 
 
-@pytest.mark.clause("20.5")
-async def test_a_wrong_address_comes_back_with_the_error_at_the_field(
-    served: RunningService,
-) -> None:
-    typed = 'ann"><b>agent'
-    answer = await served.client.post("/sign-in", data={"contact_email": typed}, headers=BROWSER)
-    page = check_page(answer, 400, "Sign in")
-    (field,) = [one for one in page.find_all("input") if one["name"] == "contact_email"]
-    assert (field["value"], field["aria-invalid"]) == (typed, "true")
-    assert field["aria-describedby"] in page.ids
-    assert "This is not an e-mail address" in page.text
-    assert "contact_email:" not in page.text
-
-
 @pytest.mark.clause("20.6")
 async def test_an_error_page_asks_only_visitors_to_sign_in(served: RunningService) -> None:
     for is_member in (True, False):
