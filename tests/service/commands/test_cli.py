@@ -112,6 +112,7 @@ LONG_NAME = "x" * 300 + ".db"
         (1, "replay --bars bars", {"database_url": "sqlite:///missing/signals.db"}, ".*missing"),
         (1, "audit", {"database_url": "sqlite:///bars/BTC_1h.csv"}, ".*BTC_1h.csv"),
         (1, "serve", {"host": "nowhere.invalid"}, ".*SIGNALS_HOST"),
+        (1, "serve --workers 2 --single-process", {}, "--single-process and --workers N exclude"),
         (2, "keys create --label ''", {}, "a label must have"),
         (2, "person a@example.com", {}, "add --export"),
         (2, "person nobody --erase", {}, "the address "),

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -24,24 +24,19 @@ from typing import NamedTuple
 
 import httpx
 import pytest
-import uvloop
 
 from schemas.vocabulary import Clock
 from service.commands.compute_command import NICENESS
 from service.commands.serve import serve
 from service.config.settings import Settings
 from service.http.metrics import MULTIPROCESS_VARIABLE
-from service.http.server import LISTEN_BACKLOG, open_listener
 from service.processes.child_process import create_compute_process
 from tests.scaling.nodes import ProcessClocks
 from tests.service.commands.test_cli import write_bars
 from tests.service.commands.test_serve import (
     HOUR_MS,
-    MovedClock,
-    served_here,
     settings_of,
     stored,
-    wait_for_output,
 )
 from tests.service.http.test_metrics import place, samples
 from tests.support.signals_command import (
@@ -49,7 +44,6 @@ from tests.support.signals_command import (
     RunningCommand,
     build_environment,
     find_free_port,
-    list_rows,
     run_signals,
     start_signals,
     write_cut_universe,
@@ -178,18 +172,6 @@ def test_a_first_start_serves_once_its_history_is_built(service: Service) -> Non
 
 
 @pytest.mark.clause("operation")
-@pytest.mark.clause("access")
-@pytest.mark.prove
-def test_a_revoked_key_is_refused_at_once_by_every_worker(service: Service) -> None:
-    api_key = service.new_key()
-    before = service.of_each_worker("/usage", api_key)
-    number = str(list_rows(service.folder, "keys", "list")[-1]["id"])
-    assert run_signals(service.folder, "keys", "revoke", number).returncode == 0
-    after = service.of_each_worker("/usage", api_key)
-    assert [answer.status_code for answer in (*before, *after)] == [200, 200, 403, 403]
-
-
-@pytest.mark.clause("operation")
 @pytest.mark.clause("feed")
 def test_a_commit_of_another_process_is_in_the_next_response_of_every_worker(
     service: Service,
@@ -226,36 +208,6 @@ def test_a_connection_waits_in_the_queue_while_all_workers_are_busy(service: Ser
                 for each in asking:
                     each.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert {each.recv(12) for each in asking} == {b"HTTP/1.1 200"}
-
-
-@pytest.mark.clause("operation")
-def test_a_worker_accepts_one_connection_per_turn() -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(count_accepted_per_turn(LISTEN_BACKLOG)) == 1
-
-
-async def count_accepted_per_turn(backlog: int) -> int:
-    """Return how many of ten waiting connections a loop accepts in a turn, at most."""
-    taken: list[asyncio.BaseTransport] = []
-
-    class Taking(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            taken.append(transport)
-
-    most = 0
-    with ExitStack() as opened:
-        bound = opened.enter_context(open_listener("127.0.0.1", int(find_free_port())))
-        loop = asyncio.get_running_loop()
-        async with await loop.create_server(Taking, sock=bound, backlog=backlog):
-            for _ in range(10):
-                opened.enter_context(socket.create_connection(bound.getsockname(), WITHIN_S))
-            while len(taken) < 10:
-                before = len(taken)
-                await asyncio.sleep(0)
-                most = max(most, len(taken) - before)
-            for transport in taken:
-                transport.close()
-    return most
 
 
 @pytest.mark.clause("operation")
@@ -306,26 +258,30 @@ def test_one_scrape_includes_all_processes_and_dead_ones(service: Service) -> No
     assert httpx.get(f"{service.operations}/readyz", timeout=WITHIN_S).status_code == 200
 
 
+def end_all(service: Service, number: int) -> None:
+    """Send a signal as a user or a terminal does, and wait until no process is left."""
+    process, children = service.running, service.children
+    # A terminal signals its whole process group.
+    send = os.killpg if number in (signal.SIGHUP, signal.SIGINT) else os.kill
+    send(process.process.pid, number)
+    assert process.wait_for_exit() == (-number if number == signal.SIGKILL else 0)
+    until(lambda: not children & processes().keys())
+    assert "Traceback" not in "".join(process.printed)
+    assert "_restarted" not in "".join(process.printed)
+
+
 @pytest.mark.clause("operation")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.prove
 def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
     with serving(folder) as service:
-        process, children = service.running, service.children
-        assert len(children) == 3
+        assert len(service.children) == 3
         environment = Path(f"/proc/{service.workers[0]}/environ").read_text()
         [metrics] = re.findall(rf"{MULTIPROCESS_VARIABLE}=([^\0]+)", environment)
         assert list(Path(metrics).glob("*.db"))
-        if number == signal.SIGHUP:
-            # A terminal signals its whole process group.
-            os.killpg(process.process.pid, number)
-        else:
-            process.process.send_signal(number)
-        assert process.wait_for_exit() == (-number if number == signal.SIGKILL else 0)
-        until(lambda: not children & processes().keys())
+        end_all(service, number)
         # The next start removes the folder of a parent that was killed.
         assert Path(metrics).exists() is (number == signal.SIGKILL)
-        assert "Traceback" not in "".join(process.printed)
 
 
 @pytest.mark.clause("operation")
@@ -397,29 +353,28 @@ def test_it_computes_in_one_more_process_of_lower_priority(market: Path) -> None
 @pytest.mark.prove
 def test_both_processes_end_together(market: Path, number: int) -> None:
     with serving_beside(market) as service:
-        process, children = service.running, service.children
-        if number == signal.SIGINT:
-            # A terminal signals its whole process group.
-            os.killpg(process.process.pid, number)
-        else:
-            process.process.send_signal(number)
-        assert process.wait_for_exit() == (-number if number == signal.SIGKILL else 0)
-        until(lambda: not children & processes().keys())
-        assert "Traceback" not in "".join(process.printed)
-        assert "compute_restarted" not in "".join(process.printed)
+        end_all(service, number)
 
 
-@pytest.mark.clause("operation")
+async def serve_in_two(settings: Settings, clock: Clock) -> int:
+    with create_compute_process(settings, clock, None) as compute_process:
+        return await serve(settings, clock, compute_process=compute_process)
+
+
+@pytest.mark.clause("operation", "monitoring")
 @pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.parametrize("run", [serve, serve_in_two])
 @pytest.mark.prove
-async def test_a_run_is_counted_by_the_serving_process(market: Path) -> None:
+async def test_a_run_is_counted_with_its_duration_and_rows_by_the_serving_process(
+    market: Path, run: Callable[[Settings, Clock], Awaitable[int]]
+) -> None:
     """On a clock that both processes share."""
     computed, port = stored(market)[0], find_free_port()
     rows_before = count_published(market)
     clocks = ProcessClocks(computed + 60_000, 1)
     settings = settings_of(market, metrics_port=port)
     (market / LOCK).write_text("")
-    running = asyncio.create_task(serve_in_two(settings, clocks.get_clock(0)))
+    running = asyncio.create_task(run(settings, clocks.get_clock(0)))
     metrics, runs = f"http://127.0.0.1:{port}/metrics", "signals_run_duration_seconds_count"
     async with httpx.AsyncClient(timeout=WITHIN_S) as client, asyncio.timeout(2 * WITHIN_S):
         lock = market / LOCK
@@ -436,15 +391,10 @@ async def test_a_run_is_counted_by_the_serving_process(market: Path) -> None:
             await asyncio.sleep(0.05)
             seen = samples((await client.get(metrics)).text)
     rows = seen[place("signals_feed_rows_total", tier="universe")]
-    assert rows == count_published(market) - rows_before
+    assert rows == count_published(market) - rows_before > 0
     assert seen[place("signals_run_duration_seconds_sum")] > 0
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(running, WITHIN_S) == 0
-
-
-async def serve_in_two(settings: Settings, clock: Clock) -> int:
-    with create_compute_process(settings, clock, None) as compute_process:
-        return await serve(settings, clock, compute_process=compute_process)
 
 
 def count_published(folder: Path) -> int:
@@ -488,50 +438,11 @@ def is_listening(address: str) -> bool:
         return False
 
 
-@pytest.mark.clause("operation")
-@pytest.mark.usefixtures("use_single_ca")
-def test_several_workers_exclude_a_single_process(tmp_path: Path) -> None:
-    done = run_signals(tmp_path, "serve", "--workers", "2", "--single-process")
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert "--single-process" in line
-    assert "--workers" in line
-
-
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 HEAD = (
     b"POST /api/v1/mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
     b"Expect: 100-continue\r\n\r\n"
 ) % len(PING)
-
-
-@pytest.mark.clause("monitoring")
-@pytest.mark.usefixtures("use_single_ca")
-@pytest.mark.prove
-async def test_a_run_is_counted_with_its_duration_and_rows(
-    market: Path, capsys: pytest.CaptureFixture[str]
-):
-    computed, before = stored(market)[0], count_published(market)
-    clock, port = MovedClock(computed + 60_000), find_free_port()
-    metrics = f"http://127.0.0.1:{port}/metrics"
-    async with served_here(market, clock, metrics_port=port), httpx.AsyncClient() as client:
-        await wait_for_output(capsys, "caught_up")
-        seen = samples((await client.get(metrics)).text)
-        assert seen[place("signals_run_duration_seconds_count")] == 0
-        clock.now_ms = computed + 24 * HOUR_MS
-        async with asyncio.timeout(WITHIN_S):
-            # The new snapshot is loaded after the run has been counted.
-            while (
-                not seen[place("signals_run_duration_seconds_count")]
-                or seen[place("signals_snapshot_age_seconds")] >= 3600
-            ):
-                seen = samples((await client.get(metrics)).text)
-    assert seen[place("signals_run_duration_seconds_sum")] > 0
-    assert (
-        seen[place("signals_feed_rows_total", tier="universe")]
-        == count_published(market) - before
-        > 0
-    )
 
 
 def is_closed(port: str) -> bool:
