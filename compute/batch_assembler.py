@@ -1,34 +1,30 @@
 """Steps the bars that a source delivered, and builds the rows of the batch to commit."""
 
-import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import numpy as np
 
 from compute.alerts.alert_pipeline import Alert
 from compute.alerts.engines import compute_cooldown_ms
-from compute.bars import NO_BARS, Funding, Series, Times
-from compute.block_step import (
-    BlockResult,
-    merge_alerts,
-    merge_changes,
-    merge_rows,
-    step_block,
-)
+from compute.bars import NO_BARS, Times
 from compute.engine_state import EngineState
-from compute.executor import run_tasks
 from compute.indicators.contract import NO_READING
 from compute.late_assets import FetchTracker
-from compute.schedule import RUN_DELAY_S, HistoryBounds, find_last_run, to_market_ms
+from compute.schedule import HistoryBounds, find_last_run, to_market_ms
 from compute.sources.source import FetchResult
-from compute.stepper import Cell, Changes, SeriesKey
-from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS, TIMEFRAMES, Action, Clock
+from compute.stepper import Cell, Changes
+from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS, Action, Clock
 from store.change_table import NO_BEFORE, ChangedCell, ChangeTable
-from store.market_rows import AlertRow, BarBlock, Batch, FundingRow, MissingBarsRow
+from store.market_rows import (
+    AlertRow,
+    BarBlock,
+    Batch,
+    CarryRow,
+    EpochRow,
+    FundingRow,
+    MissingBarsRow,
+)
 
 NEVER = np.iinfo(np.int64).max
 
@@ -183,7 +179,7 @@ class BatchAssembler:
 
     def __init__(
         self,
-        blocks: Sequence[EngineState],
+        state: EngineState,
         tracker: FetchTracker,
         publish_from: Mapping[str, int],
         last_created_at: int,
@@ -195,7 +191,7 @@ class BatchAssembler:
 
         `published_at` has those of each engine and action.
         """
-        self.use_blocks(blocks)
+        self.state: Final = state
         self._tracker: Final = tracker
         self._publish_from_by_ticker: Final = dict(publish_from)
         self._last_created_at = last_created_at
@@ -204,57 +200,14 @@ class BatchAssembler:
         self._backfilled_until: int | None = bounds.backfilled_until
         self._market_clock: Final = market_clock
 
-    def use_blocks(self, blocks: Sequence[EngineState]) -> None:
-        """Continue with the same state in these blocks of assets."""
-        self.blocks = blocks
-        cells = [cell for block in blocks for cell in block.stepper.cells]
-        # As in one block. The sort keeps the order of the keys.
-        self._cells = sorted(cells, key=lambda c: (TIMEFRAMES.index(c.timeframe), c.ticker))
-        number_by_cell = {cell: number for number, cell in enumerate(self._cells)}
-        self._cell_numbers = [
-            np.array([number_by_cell[cell] for cell in block.stepper.cells], dtype=np.int64)
-            for block in blocks
-        ]
-
-    def get_block(self, ticker: str) -> EngineState:
-        """Return the block of an asset."""
-        return next(b for b in self.blocks if ticker in b.buffer.native_timeframes)
-
-    def find_pending_closes(self) -> dict[SeriesKey, int]:
-        """Return the next close of each sequence that has buffered bars."""
-        closes: dict[SeriesKey, int] = {}
-        for block in self.blocks:
-            closes |= block.buffer.find_pending_closes()
-        return closes
-
     def end_backfill(self) -> None:
         """Date all rows by the market clock from now on, even those of the backfill's last hour."""
         # `created_at` is when a row was written, because a past board must show the readings that
         # were served then. Only the history of a first start has nominal times.
         self._backfilled_until = None
 
-    async def assemble(
-        self,
-        start: int,
-        until: int,
-        fetched: Mapping[str, FetchResult],
-        executor: Executor | None = None,
-    ) -> Batch:
-        """Buffer the fetched bars, step those due from `start` to `until`, and build the rows.
-
-        The blocks step one after another in a thread, or in tasks of an executor.
-        """
-        batch, tasks = await asyncio.to_thread(self._begin, start, until, fetched)
-        if executor is None:
-            results = [await asyncio.to_thread(task) for task in tasks]
-        else:
-            results = await run_tasks(executor, tasks)
-        return await asyncio.to_thread(self._finish, batch, results)
-
-    def _begin(
-        self, start: int, until: int, fetched: Mapping[str, FetchResult]
-    ) -> tuple[Batch, list[Callable[[], BlockResult]]]:
-        """Record the fetched bars; return a batch without results, and a task for each block."""
+    def assemble(self, start: int, until: int, fetched: Mapping[str, FetchResult]) -> Batch:
+        """Buffer the fetched bars, step those due from `start` to `until`, and build the rows."""
         # The market clock is read once, because the cooldowns and `created_at` must go by the same
         # time, which the store records. It is None if the rows get the nominal times of their runs.
         is_nominal = self._backfilled_until is not None and until <= self._backfilled_until
@@ -262,12 +215,43 @@ class BatchAssembler:
         bars, funding, publish_from = self._build_fetched_rows(start, fetched)
         self._publish_from_by_ticker.update(publish_from)
         self._tracker.update_lagging(until)
-        batch = Batch(
+        # The assets whose history this batch builds, and up to which hour.
+        rows = self._tracker.lagging
+        building = {r.ticker: r.get_built_hour(until) for r in rows if r.history != "followed"}
+        all_changes, alerts, carries, epochs = self._step(
+            start, until, fetched, building, written_at
+        )
+        now_s = (written_at or to_market_ms(until)) // 1000
+        self._tracker.update_late(until, now_s, self.state.buffer.find_pending_closes())
+        changes, alert_rows = build_feed_rows(
+            all_changes,
+            alerts,
+            written_at,
+            self._last_created_at,
+            self._published_at,
+            self.state.stepper.cells,
+            self.state.get_epoch,
+            self._publish_from_by_ticker,
+            building,
+        )
+        newest = [*changes.created_at[-1:].tolist(), *(row.created_at for row in alert_rows[-1:])]
+        self._last_created_at = max(newest, default=self._last_created_at)
+        return Batch(
             market_time=to_market_ms(until),
             bars=bars,
             funding=funding,
+            changes=changes,
+            carries=carries,
+            epochs=epochs,
             publish_from=publish_from,
+            # Those of assets with stored bars. They are part of the commit, and so of its digest:
+            # an audit has to know which assets this batch did not wait for, because they decide
+            # which longer bars could step.
+            watermarks=[
+                row for row in self._tracker.lagging if row.ticker in self._publish_from_by_ticker
+            ],
             written_at=written_at,
+            alerts=alert_rows,
             # The closes that new bars lack, of each block that lacks any.
             missing_bars=[
                 MissingBarsRow(
@@ -278,61 +262,28 @@ class BatchAssembler:
             ],
             held_bars=sum(new.is_newly_held for new in fetched.values()),
         )
-        building = self._list_built(until)
+
+    def _step(
+        self,
+        start: int,
+        until: int,
+        fetched: Mapping[str, FetchResult],
+        building: Mapping[str, int],
+        written_at: int | None,
+    ) -> tuple[Changes, list[Alert], list[CarryRow], list[EpochRow]]:
+        """Buffer the fetched bars, and step and publish what is due from `start` to `until`."""
+        state = self.state
+        for ticker, new in fetched.items():
+            series, settlements = self._tracker.cut_at_removal(ticker, new)
+            # If the history was restated, the rebuild has already buffered these bars.
+            state.buffer.add(ticker, NO_BARS if new.is_restated else series, settlements)
+        lagging = {row.ticker: row.watermark for row in self._tracker.lagging}
+        due = state.buffer.take_due(state.stepper.row_by_series, start, until, lagging, building)
+        changes, readings = state.stepper.step(due)
+        firings = state.alerts.step(due, readings)
         silent_until = find_silent_hours(building, self._publish_from_by_ticker)
-        tasks: list[Callable[[], BlockResult]] = []
-        for block in self.blocks:
-            tickers = block.buffer.native_timeframes
-            rows = [row for row in self._tracker.lagging if row.ticker in tickers]
-            lagging = {row.ticker: row.watermark for row in rows}
-            arrived: dict[str, tuple[Series, Funding]] = {}
-            for ticker in fetched.keys() & tickers.keys():
-                series, settlements = self._tracker.cut_at_removal(ticker, fetched[ticker])
-                # If the history was restated, the rebuild has already buffered these bars.
-                arrived[ticker] = NO_BARS if fetched[ticker].is_restated else series, settlements
-            times = start, until, lagging, building, written_at, silent_until
-            tasks.append(partial(step_block, block, arrived, *times))
-        return batch, tasks
-
-    def _finish(self, batch: Batch, results: Sequence[BlockResult]) -> Batch:
-        """Return the batch with the rows that the tasks gave, one result for each block."""
-        until = batch.market_time // 1000 - RUN_DELAY_S
-        self.blocks, block_changes, block_alerts, carries, epochs = zip(*results, strict=True)
-        now_s = (batch.written_at or batch.market_time) // 1000
-        self._tracker.update_late(until, now_s, self.find_pending_closes())
-        all_changes = merge_changes(block_changes, self._cell_numbers)
-        engine_keys = list(self.blocks[0].alerts.versions)
-        alerts = merge_alerts(block_alerts, engine_keys)
-        changes, alert_rows = build_feed_rows(
-            all_changes,
-            alerts,
-            batch.written_at,
-            self._last_created_at,
-            self._published_at,
-            self._cells,
-            lambda cell: self.get_block(cell.ticker).get_epoch(cell),
-            self._publish_from_by_ticker,
-            self._list_built(until),
-        )
-        newest = [*changes.created_at[-1:].tolist(), *(row.created_at for row in alert_rows[-1:])]
-        self._last_created_at = max(newest, default=self._last_created_at)
-        lagging = self._tracker.lagging
-        return replace(
-            batch,
-            changes=changes,
-            carries=merge_rows(carries),
-            epochs=merge_rows(epochs),
-            # Those of assets with stored bars. They are part of the commit, and so of its digest:
-            # an audit has to know which assets this batch did not wait for, because they decide
-            # which longer bars could step.
-            watermarks=[row for row in lagging if row.ticker in self._publish_from_by_ticker],
-            alerts=alert_rows,
-        )
-
-    def _list_built(self, until: int) -> dict[str, int]:
-        """Return the assets whose history the batch of a run builds, and up to which hour."""
-        rows = self._tracker.lagging
-        return {r.ticker: r.get_built_hour(until) for r in rows if r.history != "followed"}
+        alerts = state.alerts.publish(firings, until, building, written_at, silent_until)
+        return changes, alerts, *state.take_carry_rows(due, alerts)
 
     def _build_fetched_rows(
         self, start: int, fetched: Mapping[str, FetchResult]
@@ -345,14 +296,13 @@ class BatchAssembler:
             self._tracker.watermarks[ticker] = new.watermark
             series, settlements = self._tracker.cut_at_removal(ticker, new)
             if len(series):
-                state = self.get_block(ticker)
                 columns = series.open, series.high, series.low, series.close, series.volume
                 block = BarBlock(
                     ticker,
-                    state.buffer.native_timeframes[ticker],
+                    self.state.buffer.native_timeframes[ticker],
                     series.open_time,
                     np.column_stack(columns),
-                    state.revisions[ticker],
+                    self.state.revisions[ticker],
                     self._tracker.get_source_name(ticker),
                 )
                 bars.append(block)

@@ -7,6 +7,7 @@ from typing import Final
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
 from compute.alerts.engines import Publisher
 from compute.indicator_engine import hash_layout
+from compute.indicators.contract import Indicator
 from compute.stepper import (
     LEGACY_INDICATOR,
     LEGACY_KEY,
@@ -16,7 +17,8 @@ from compute.stepper import (
     SeriesKey,
     Stepper,
 )
-from schemas.vocabulary import Action, Timeframe
+from compute.universe import Universe
+from schemas.vocabulary import TIMEFRAMES, Action, Timeframe
 from store.market_rows import CarryRow, EpochRow
 
 # Epochs are stored with these words and are never rewritten.
@@ -177,7 +179,7 @@ class EngineState:
         self.carries.update(rows)
         self._rebuilt_cells.clear()
         self.new_epochs.clear()
-        return list(rows.values()), epochs
+        return sorted(rows.values(), key=_rank), sorted(epochs, key=_rank)
 
     def _find_series_end(self, series_key: SeriesKey) -> int:
         """Return the close of a sequence's last stepped bar, -1 if there is none."""
@@ -202,3 +204,23 @@ class EngineState:
     ) -> EpochRow:
         revision = self.revisions[cell.ticker]
         return EpochRow(*cell, epoch, version, revision, from_close_time, reason)
+
+
+def build_state(
+    universe: Universe,
+    indicators: Sequence[Indicator],
+    native_timeframes: Mapping[str, Timeframe],
+    carries: Iterable[CarryRow] = (),
+    revisions: Mapping[str, int] | None = None,
+) -> EngineState:
+    """Return the state of the assets whose native timeframe is given, with nothing restored."""
+    stepper = Stepper(list(native_timeframes), universe, indicators)
+    alerts = AlertPipeline(stepper.row_by_series, universe, indicators)
+    ends, sunday_joining = universe.end_time_by_ticker, universe.sunday_joining_tickers
+    buffer = BarBuffer(native_timeframes, ends, sunday_joining)
+    carries = [row for row in carries if row.ticker in native_timeframes]
+    return EngineState(stepper, alerts, buffer, carries, revisions)
+
+
+def _rank(row: CarryRow | EpochRow) -> tuple[int, str]:
+    return TIMEFRAMES.index(row.timeframe), row.ticker

@@ -25,7 +25,7 @@ from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
-from compute.block_step import hash_code
+from compute.indicator_engine import hash_code
 from schemas.errors import OperatorError
 from schemas.version import describe_install
 

@@ -1,13 +1,10 @@
 """Runs the nominal hours: fetch from a source, step, publish and commit to the store.
 
-Replay, catch-up and live runs share this code; they differ in how many hours a batch holds. A long
-catch-up is stepped by other processes, while this one fetches and commits.
+Replay, catch-up and live runs share this code; they differ in how many hours a batch holds.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Self
 
@@ -86,8 +83,6 @@ class HourlyPipeline:
         until = None if source.ends_at is None else to_market_ms(source.ends_at)
         self._market_clock: Final = clock if until is None else lambda: min(clock(), until)
         self._recorded_until: Final = until
-        # Steps the blocks while a catch-up is spread over processes.
-        self._executor: Executor | None = None
         self._commit_task: asyncio.Future[None] | None = None
         self._has_restated = False
         self._written = RowCounts()
@@ -108,10 +103,10 @@ class HourlyPipeline:
     ) -> Self:
         """Lock the store, adopt the source, publish the coverage and load the stored state.
 
-        `clock` is a wall clock; the market clock follows it. An executor rebuilds outdated carries
-        and shares long catch-ups; `on_commit` is called with each committed batch, `sign_log` after
-        the batches of a run. Raise LockTakenError if another process computes on the store, and
-        NotReadyError if the clock is far from the last run, unless `believes_clock`.
+        `clock` is a wall clock; the market clock follows it. An executor rebuilds outdated carries;
+        `on_commit` is called with each committed batch, `sign_log` after the batches of a run.
+        Raise LockTakenError if another process computes on the store, and NotReadyError if the
+        clock is far from the last run, unless `believes_clock`.
         """
         pipeline = cls(
             *(store, source, universe, indicators, clock, open_executor, on_commit, sign_log),
@@ -158,7 +153,7 @@ class HourlyPipeline:
             *(self._done_hour, publish_from.keys(), covered_before),
         )
         self._assembler = BatchAssembler(
-            await self._loader.load_blocks(),
+            await self._loader.load_state(),
             self._tracker,
             publish_from,
             progress.last_created_at,
@@ -232,7 +227,8 @@ class HourlyPipeline:
     @property
     def pending_tickers(self) -> tuple[str, ...]:
         """The assets with a candle that another fetch may let the last run step."""
-        return self._tracker.list_pending(self._done_hour, self._assembler.find_pending_closes())
+        closes = self._assembler.state.buffer.find_pending_closes()
+        return self._tracker.list_pending(self._done_hour, closes)
 
     @property
     def delays(self) -> tuple[int, ...]:
@@ -259,19 +255,7 @@ class HourlyPipeline:
         first = self._find_next_hour()
         start = self._done_hour if first is None else max(self._done_hour, first - HOUR_S)
         on_progress(start, end)
-        # Starting processes takes longer than stepping a few days, and live venues answer so slowly
-        # that waiting processes would only take memory.
-        is_fast = self._source.kind != "live"
-        async with AsyncExitStack() as stack:
-            if is_fast and end - start > BATCH_S:
-                opening = self._open_executor(self.asset_count)
-                executor, parallelism = await stack.enter_async_context(opening)
-                # Unless carries were rebuilt since the last commit, the state is as stored.
-                if parallelism > 1 and not any(b.new_epochs for b in self._assembler.blocks):
-                    self._assembler.use_blocks(await self._loader.load_blocks(parallelism))
-                    self._executor = executor
-            batch = await self._run_batches(end, on_progress)
-        self._executor = None
+        batch = await self._run_batches(end, on_progress)
         if batch is not None:
             await self._commit(batch)
         if self._done_hour < end:
@@ -343,9 +327,8 @@ class HourlyPipeline:
 
     def _find_next_hour(self) -> int | None:
         """Return the next hour at which a bar, new or buffered, or a held alert is due."""
-        watermarks = self._tracker.watermarks
-        hours = [*self._assembler.find_pending_closes().values()]
-        hours += [h for block in self._assembler.blocks for h in block.alerts.list_due_hours()]
+        watermarks, state = self._tracker.watermarks, self._assembler.state
+        hours = [*state.buffer.find_pending_closes().values(), *state.alerts.list_due_hours()]
         for ticker in self._tracker.list_followed():
             if (close := self._source.find_next_close(ticker, watermarks[ticker])) is not None:
                 hours.append(close)
@@ -389,9 +372,8 @@ class HourlyPipeline:
         # As part of this batch. The rebuild reads the store, so no commit may be in progress.
         for ticker, new in restated.items():
             series, _ = self._tracker.cut_at_removal(ticker, new)
-            block = self._assembler.get_block(ticker)
-            await self._loader.rebuild_asset(block, ticker, series, new.reason)
-        batch = await self._assembler.assemble(start, until, fetched, self._executor)
+            await self._loader.rebuild_asset(self._assembler.state, ticker, series, new.reason)
+        batch = await asyncio.to_thread(self._assembler.assemble, start, until, fetched)
         self._done_hour = until
         return batch
 

@@ -7,15 +7,14 @@ time of one.
 import asyncio
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from typing import Final, NamedTuple
+from itertools import chain, pairwise
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from compute.alerts.engines import AlertEngine, BarWithReading
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Prices, Series, Times
-from compute.block_step import build_state, split_into_blocks
-from compute.engine_state import EngineState, PublishedTimes
+from compute.engine_state import EngineState, PublishedTimes, build_state
 from compute.executor import OpenExecutor, open_local_executor, run_tasks
 from compute.indicator_engine import Columns, Engine, StepFunction
 from compute.indicators.contract import Bar, Indicator, Readings
@@ -24,6 +23,8 @@ from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAME_DURATIONS_S, Action, Timeframe
 from store.market_rows import BarBlock, FundingRow
 from store.sql.market_store import MarketStore
+
+Item = TypeVar("Item")
 
 
 class SeriesHistory(NamedTuple):
@@ -135,18 +136,13 @@ class StateLoader:
         self._indicators: Final = indicators
         self._native_timeframes: Final = native_timeframes
 
-    async def load_blocks(self, count: int = 1) -> list[EngineState]:
-        """Return the stored state of the assets whose native timeframe is given, in blocks.
+    async def load_state(self) -> EngineState:
+        """Return the stored state of the assets whose native timeframe is given.
 
         An empty store gives an empty state. If a carry is outdated (`list_outdated_cells`), it is
         rebuilt from the stored bars and begins an epoch.
         """
-        tickers = sorted(self._native_timeframes)
-        groups = split_into_blocks(tickers, len(tickers), count) if tickers else [tickers]
-        return [await self._load_block(group) for group in groups]
-
-    async def _load_block(self, tickers: Sequence[str]) -> EngineState:
-        native_timeframes = {ticker: self._native_timeframes[ticker] for ticker in tickers}
+        native_timeframes = self._native_timeframes
         state = build_state(
             self._universe,
             self._indicators,
@@ -257,3 +253,12 @@ def build_series(blocks: Sequence[BarBlock], native: Timeframe) -> Series:
 def build_funding(rows: Sequence[FundingRow]) -> Funding:
     """Return one asset's stored settlements as columns."""
     return Funding.from_pairs([(row.settled_at, row.funding_rate) for row in rows])
+
+
+def split_into_blocks(
+    items: Sequence[Item], max_size: int, min_count: int = 1
+) -> list[Sequence[Item]]:
+    """Split items into blocks of similar size: `min_count` or more, each of `max_size` or less."""
+    count = min(max(min_count, -(-len(items) // max_size)), len(items))
+    edges = [len(items) * number // count for number in range(count + 1)] if count else []
+    return [items[first:last] for first, last in pairwise(edges)]

@@ -7,16 +7,17 @@ differs is a finding. Rows of another version of an indicator are "not verifiabl
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Final
 
 import numpy as np
 
+from compute.alerts.alert_pipeline import Alert
 from compute.audit.checks import (
     InputsCheck,
     check_beside_chain,
@@ -42,16 +43,15 @@ from compute.audit.replay import (
 )
 from compute.bars import HOUR_S, Times
 from compute.batch_assembler import NEVER, build_feed_rows, find_silent_hours
-from compute.block_step import build_state, merge_alerts, merge_changes, split_into_blocks
-from compute.engine_state import FIRST_BAR
+from compute.engine_state import FIRST_BAR, build_state
 from compute.executor import OpenExecutor, open_local_executor, run_tasks
 from compute.indicators.contract import Indicator
-from compute.rebuild import build_funding
+from compute.rebuild import build_funding, split_into_blocks
 from compute.schedule import find_last_run
 from compute.signing.log_signer import LogKey
-from compute.stepper import Cell
+from compute.stepper import Cell, Changes
 from compute.universe import Universe
-from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
+from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, TIMEFRAMES, Action, Timeframe
 from store.change_table import ChangeTable
 from store.codes import ACTIONS_BY_CODE, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.digest import digest_alerts, digest_bars, digest_changes
@@ -113,6 +113,31 @@ async def audit_market(
         await asyncio.to_thread(audit.compare_rows)
         await audit.compare_state(executor)
     return report
+
+
+def merge_changes(parts: Sequence[Changes], cell_numbers: Sequence[Times]) -> Changes:
+    """Return the changes of all blocks in order, as those of one.
+
+    `cell_numbers` has for each block the numbers that its cells have among those of all assets.
+    """
+    numbered = [
+        part._replace(cell=numbers[part.cell])
+        for part, numbers in zip(parts, cell_numbers, strict=True)
+    ]
+    merged = Changes._make(map(np.concatenate, zip(*numbered, strict=True)))
+    order = np.lexsort((merged.cell, merged.close_time, merged.run))
+    return Changes._make(column[order] for column in merged)
+
+
+def merge_alerts(parts: Iterable[Sequence[Alert]], engine_keys: Sequence[str]) -> list[Alert]:
+    """Return the alerts of all blocks in order, as those of one; `engine_keys` are in its order."""
+
+    def rank(alert: Alert) -> tuple[int, int, int, str, int]:
+        ticker, timeframe, key = alert.cell
+        place = TIMEFRAMES.index(timeframe), ticker, engine_keys.index(key)
+        return alert.hour, alert.close_time, *place
+
+    return sorted(chain.from_iterable(parts), key=rank)
 
 
 class Audit:
