@@ -123,26 +123,6 @@ def test_a_rebuilt_carry_and_its_epoch_are_stored_with_the_next_batch_once():
     assert step_nothing(state) == ([], [])
 
 
-def test_a_bar_that_steps_in_the_same_batch_stores_the_newer_carry_in_the_new_epoch():
-    state = make_state()
-    step(state, HOURS[:5])
-    restate(state, HOURS[:5])
-    carries, epochs = step(state, HOURS[5:6])
-    assert (carries[INDICATOR_CELL].epoch, carries[INDICATOR_CELL].close_time) == (1, HOURS[5])
-    assert [epoch.epoch for epoch in epochs] == [1]
-
-
-def test_every_restated_history_is_of_a_revision_and_epoch_of_its_own():
-    state = make_state()
-    step(state, HOURS[:5])
-    for revision in (1, 2, 3):
-        restate(state, HOURS[:5])
-        assert state.revisions["BTC"] == revision
-        assert state.get_epoch(INDICATOR_CELL) == revision
-    assert state.revisions["ETH"] == 0
-    assert [(e.epoch, e.revision) for e in state.new_epochs] == [(1, 1), (2, 2), (3, 3)]
-
-
 def test_a_sequence_that_has_stepped_no_bar_begins_no_epoch():
     state = make_state()
     restate(state, [])

@@ -1,7 +1,6 @@
 """What holds for every indicator, whatever bars come, one by one or many at once."""
 
 import hashlib
-import io
 from functools import cache
 from typing import Any
 
@@ -108,16 +107,6 @@ def layout(carry: Carry) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(key, array.dtype.str, array.shape[1:]) for key, array in sorted(carry.items())]
 
 
-def saved_and_loaded(carry: Carry) -> Carry:
-    loaded = {}
-    for key, array in carry.items():
-        file = io.BytesIO()
-        np.save(file, array, allow_pickle=False)
-        file.seek(0)
-        loaded[key] = np.load(file, allow_pickle=False)
-    return loaded
-
-
 @pytest.mark.clause("1.10", "1.21")
 @every_indicator
 def test_the_first_reading_comes_on_bar_200(indicator):
@@ -189,19 +178,6 @@ def test_one_asset_steps_by_itself_as_among_251_bit_for_bit(indicator):
         carry, by_itself = readings_over(indicator, [rows_of(bar, only) for bar in bars])
         assert np.array_equal(by_itself[:, 0], readings[:, row])
         assert_same_bytes({key: array[only] for key, array in company.items()}, carry)
-
-
-@every_indicator
-@pytest.mark.parametrize("saved_at", [1, 15, 100, 250])
-def test_a_save_and_load_changes_nothing(indicator, saved_at):
-    bars = made_up_bars(4, 300)
-    expected, readings = readings_over(indicator, bars)
-    carry, _ = readings_over(indicator, bars[:saved_at])
-    carry = saved_and_loaded(carry)
-    for at in range(saved_at, 300):
-        carry, reading = step_bar(indicator, carry, bars[at])
-        assert np.array_equal(reading, readings[at])
-    assert_same_bytes(carry, expected)
 
 
 @every_indicator

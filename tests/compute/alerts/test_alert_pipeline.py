@@ -161,11 +161,6 @@ def check_cooldown(alerts: Rows) -> None:
         last[key] = row[CREATED_AT]
 
 
-@pytest.mark.clause("3.3.3", "6.7", "8.43", "8.44")
-def test_an_action_of_an_engine_goes_out_at_most_once_in_twenty_candles(whole: Content):
-    check_cooldown(whole["alerts"])
-
-
 @pytest.mark.prove
 async def test_a_store_that_had_no_engines_publishes_from_the_next_bar_on(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content

@@ -290,7 +290,7 @@ EDGES: list[tuple[Timeframe, int, bool]] = [
 
 
 @pytest.mark.clause("indicators")
-@pytest.mark.clause("3.3.4", "3.3.5")
+@pytest.mark.clause("3.3.4", "3.3.5", "8.44")
 @pytest.mark.parametrize(("timeframe", "after_ms", "goes_out"), EDGES)
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_the_times_at_which_rows_are_written_decide_to_the_millisecond(

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import struct
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,12 +71,8 @@ async def prune(path: Path) -> int:
 
 
 def copy(path: Path, to: Path) -> Path:
-    source, target = sqlite3.connect(path), sqlite3.connect(to)
-    try:
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(to)) as target:
         source.backup(target)
-    finally:
-        source.close()
-        target.close()
     return to
 
 
@@ -85,8 +82,7 @@ def alter(path: Path, statement: str, *values: object) -> int:
     `patched(data, place, bytes, length)` puts bytes in the place of some others, `int64(number)`
     is a number as bytes.
     """
-    db = sqlite3.connect(path, isolation_level=None)
-    try:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.create_function("patched", 4, lambda d, at, new, n: d[:at] + new + d[at + n :])
         db.create_function("flipped", 2, lambda d, at: d[:at] + bytes([d[at] ^ 255]) + d[at + 1 :])
         db.create_function("int64", 1, lambda number: struct.pack("<q", number))
@@ -95,16 +91,11 @@ def alter(path: Path, statement: str, *values: object) -> int:
         for (name,) in triggers:
             db.execute(f"DROP TRIGGER {name}")
         return db.execute(statement, values).rowcount
-    finally:
-        db.close()
 
 
 def one(path: Path, query: str) -> str:
-    db = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as db:
         return str(db.execute(query).fetchone()[0])
-    finally:
-        db.close()
 
 
 BTC = "(SELECT id FROM assets WHERE ticker = 'BTC')"
@@ -487,11 +478,8 @@ def test_an_audit_reads_and_changes_nothing(databases: Databases, universe: Univ
 
 
 def dump(path: Path) -> list[str]:
-    db = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as db:
         return list(db.iterdump())
-    finally:
-        db.close()
 
 
 NEW, NEW_CODE = "llnr", 5

@@ -17,7 +17,6 @@ from compute.signing.log_signer import (
     KeyFileError,
     LogKey,
     LogSigner,
-    archive_key,
     build_vkey,
     load_key,
     move_key,
@@ -121,15 +120,6 @@ def test_a_moved_key_is_no_longer_where_it_was(path: Path) -> None:
     with pytest.raises(KeyFileError, match="is the key file of another log"):
         move_key(path, target)
     assert load_key(target) == key
-
-
-def test_an_archived_key_keeps_its_content(path: Path) -> None:
-    archive = path.with_name("old.json")
-    assert not archive_key(path, archive)
-    key = LogKey.create(ORIGIN)
-    save_key(path, key)
-    assert archive_key(path, archive)
-    assert (load_key(path), load_key(archive)) == (None, key)
 
 
 NOW = datetime(2026, 11, 26, 20, 3, tzinfo=UTC)
