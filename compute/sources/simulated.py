@@ -18,11 +18,6 @@ LATEST_ORIGIN = compute_midnight_s(date(2025, 12, 1))
 _NAME = re.compile(r"simulated:(\d{1,12})(?::(\d{1,12}))?")
 
 
-def compute_origin(now_s: int) -> int:
-    """Return the origin (epoch seconds) of a market whose first start is at `now_s`."""
-    return min((now_s - HISTORY_S) // DAY_S * DAY_S, LATEST_ORIGIN)
-
-
 class MarketStart(NamedTuple):
     """When a simulated market begins, and when its assets cost their sample prices.
 
@@ -35,8 +30,9 @@ class MarketStart(NamedTuple):
 
 def choose_start(now_s: int) -> MarketStart:
     """Return the start of a market whose first start is at `now_s`."""
+    origin = min((now_s - HISTORY_S) // DAY_S * DAY_S, LATEST_ORIGIN)
     # Newcomers see the end of the history, so the prices are right on that day.
-    return MarketStart(compute_origin(now_s), now_s // DAY_S * DAY_S)
+    return MarketStart(origin, now_s // DAY_S * DAY_S)
 
 
 def format_source_name(origin: int, priced_at: int | None = None) -> str:

@@ -27,7 +27,7 @@ from compute.schedule import to_market_ms
 from compute.sources.simulated import (
     MarketStart,
     SimulatedSource,
-    compute_origin,
+    choose_start,
     parse_source_name,
 )
 from compute.universe import Universe, load_universe
@@ -189,7 +189,7 @@ async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
 ):
     universe, clock = only(*tickers), AcceleratedClock(epoch(start))
     async with open_and_close(open_sqlite_market(tmp_path / "m.db")) as store:
-        source = SimulatedSource(universe, compute_origin(clock.now_s), clock)
+        source = SimulatedSource(universe, choose_start(clock.now_s).origin, clock)
         runs = await HourlyPipeline.open(store, source, universe, FIRST_START_INDICATORS, clock)
         await runs.run_until(runs.due_hour)
         report = await audit_market(store, universe, FIRST_START_INDICATORS)
@@ -215,7 +215,7 @@ async def test_a_first_start_leaves_the_readings_that_follow_from_its_history(
 @pytest.mark.prove
 async def test_a_store_of_an_earlier_version_keeps_its_prices(tmp_path: Path):
     universe, clock = only("NVDA"), AcceleratedClock(epoch("2026-06-10T10:20:00"))
-    earlier = SimulatedSource(universe, compute_origin(clock.now_s), clock)
+    earlier = SimulatedSource(universe, choose_start(clock.now_s).origin, clock)
     async with open_and_close(open_sqlite_market(tmp_path / "m.db")) as store:
         pipeline = await HourlyPipeline.open(
             store, earlier, universe, FIRST_START_INDICATORS, clock

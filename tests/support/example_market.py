@@ -13,7 +13,7 @@ import numpy as np
 
 from compute.covered_assets import build_coverage as as_served
 from compute.indicators.registry import INDICATORS
-from compute.sources.simulated import SimulatedSource, choose_start, compute_origin
+from compute.sources.simulated import SimulatedSource, choose_start
 from compute.universe import Asset, load_universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import (
@@ -155,7 +155,7 @@ PRICES: dict[AssetClass, tuple[float, float]] = {
 
 def make_full_coverage() -> Coverage:
     universe = load_universe()
-    source = SimulatedSource(universe, compute_origin(NOON // 1000), lambda: NOON)
+    source = SimulatedSource(universe, choose_start(NOON // 1000).origin, lambda: NOON)
     return as_served(universe, source, INDICATORS, NOON, None)
 
 

@@ -26,7 +26,7 @@ from compute.sources.files import FilesSource
 from compute.sources.source import SourceError
 from compute.trading_sessions import Calendar
 from compute.universe import load_universe
-from schemas.vocabulary import Timeframe
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe
 
 pytestmark = pytest.mark.clause("sources")
 
@@ -173,8 +173,6 @@ def test_a_tail_and_the_file_of_a_new_asset_are_merged_into_a_folder(tmp_path: P
         to, write_rows(tmp_path / "BTC_1h.csv", START + 10 * HOUR_S, HOUR_S, make_rows(1, 110))
     )
     assert len(load_rows(to / "BTC_1h.csv")) == 11
-    [doubt] = run_import(to, write_rows(tmp_path / "SOL.csv", START, HOUR_S, rows[:1])).doubts
-    assert "too few rows" in doubt
 
 
 @pytest.mark.parametrize(("keep", "close"), [("first", 101.5), ("last", 102.0)])
@@ -243,22 +241,44 @@ def test_a_named_split_is_applied_however_far_the_market_moved_with_it(
     assert written[20] == [opened] * 4 + [7.0]
 
 
-@pytest.mark.parametrize("day", [date(2024, 6, 3), date(2024, 6, 9)])
-def test_a_named_split_that_no_bar_needs_is_doubtful(tmp_path: Path, day: date):
-    path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, make_rows(30))
-    [doubt] = run_import(tmp_path / "to", path, splits={day: 10}).doubts
-    assert doubt.startswith(f"--split {day}:10 was applied nowhere: ")
+# Bars from Monday on, stamped as vendors do; New York closes at 20:00 UTC.
+@pytest.mark.parametrize(
+    ("ticker", "timeframe", "stamp"),
+    [
+        ("BTC", "1h", HOUR_S - 1),
+        ("ADA", "1h", HOUR_S),
+        ("BTC", "1d", DAY_S - 1),
+        *(("NVDA", "1d", at) for at in (20 * HOUR_S, 20 * HOUR_S - 1, 24 * HOUR_S - 1, 0)),
+    ],
+)
+def test_stamps_at_the_close_are_moved_to_the_opening_or_the_trading_day_if_that_is_said(
+    tmp_path: Path, ticker: str, timeframe: Timeframe, stamp: int
+):
+    step = TIMEFRAME_DURATIONS_S[timeframe]
+    path = write_rows(tmp_path / f"{ticker}.csv", START + stamp, step, make_rows(5))
+    assert run_import(tmp_path / "to", path, stamp="close").doubts == []
+    written = load_rows(tmp_path / "to" / f"{ticker}_{timeframe}.csv")
+    assert [*written] == [START + n * step for n in range(5)]
 
 
-def test_stamps_at_the_close_are_moved_if_that_is_said(tmp_path: Path):
-    path = write_rows(tmp_path / "BTC.csv", START + HOUR_S - 1, HOUR_S, make_rows(5))
-    [doubt] = run_import(tmp_path / "to", path).doubts
-    assert doubt.endswith("rows are stamped at their close; import with --stamp close")
-    run_import(tmp_path / "to", path, stamp="close")
-    assert next(iter(load_rows(tmp_path / "to" / "BTC_1h.csv"))) == START
-    path = write_rows(tmp_path / "ADA.csv", START + HOUR_S, HOUR_S, make_rows(5))
-    run_import(tmp_path / "to", path, stamp="close")
-    assert next(iter(load_rows(tmp_path / "to" / "ADA_1h.csv"))) == START
+@pytest.mark.parametrize(
+    ("stamp", "step", "count", "splits", "expected"),
+    [
+        *((0, s, 5, {}, f"most rows are {s} s apart") for s in (4 * HOUR_S, 7 * DAY_S, 2700)),
+        (HOUR_S - 1, HOUR_S, 5, {}, "rows are stamped at their close; import with --stamp close"),
+        (0, HOUR_S, 1, {}, "too few rows"),
+        *(
+            (0, HOUR_S, 30, {day: 10}, f"--split {day}:10 was applied nowhere: ")
+            for day in (date(2024, 6, 3), date(2024, 6, 9))
+        ),
+    ],
+)
+def test_a_file_with_other_bars_or_other_splits_than_said_is_doubtful(
+    tmp_path: Path, stamp: int, step: int, count: int, splits: dict[date, float], expected: str
+):
+    path = write_rows(tmp_path / "BTC.csv", START + stamp, step, make_rows(count))
+    [doubt] = run_import(tmp_path / "to", path, splits=splits).doubts
+    assert expected in doubt
 
 
 def test_gaps_rows_outside_the_session_and_faulty_rows_are_reported(tmp_path: Path):
@@ -303,22 +323,6 @@ def test_daily_bars_belong_to_their_trading_day_and_hourly_ones_exclude_them(tmp
     assert "has hourly and daily files" in doubt
 
 
-# Five days from Monday on, stamped as vendors do; New York closes at 20:00 UTC.
-@pytest.mark.parametrize("stamp", [20 * HOUR_S, 20 * HOUR_S - 1, 24 * HOUR_S - 1, 0])
-def test_a_stocks_daily_bar_stamped_at_its_close_stays_in_its_trading_day(
-    tmp_path: Path, stamp: int
-):
-    path = write_rows(tmp_path / "NVDA.csv", START + stamp, DAY_S, make_rows(5))
-    assert run_import(tmp_path / "to", path, stamp="close").doubts == []
-    assert [*load_rows(tmp_path / "to" / "NVDA_1d.csv")] == [START + n * DAY_S for n in range(5)]
-
-
-def test_a_coins_daily_bar_stamped_at_its_close_opens_a_day_before(tmp_path: Path):
-    path = write_rows(tmp_path / "BTC.csv", START + DAY_S - 1, DAY_S, make_rows(5))
-    run_import(tmp_path / "to", path, stamp="close")
-    assert [*load_rows(tmp_path / "to" / "BTC_1d.csv")] == [START + n * DAY_S for n in range(5)]
-
-
 def test_the_forming_bar_is_left_out_by_when_the_file_was_written(tmp_path: Path):
     # The written bars of five, by when a file of them was written after the first one's opening.
     path = write_rows(tmp_path / "BTC.csv", START, HOUR_S, make_rows(5))
@@ -343,13 +347,6 @@ def test_a_stocks_daily_bar_has_closed_with_its_session(tmp_path: Path, stamp: i
         to = tmp_path / str(count)
         assert run_import(to, path).doubts == []
         assert len(load_rows(to / "NVDA_1d.csv")) == count
-
-
-@pytest.mark.parametrize("step", [4 * HOUR_S, 7 * DAY_S, 2700])
-def test_bars_of_another_length_are_refused_with_their_distance(tmp_path: Path, step: int):
-    path = write_rows(tmp_path / "BTC.csv", START, step, make_rows(5))
-    [doubt] = run_import(tmp_path / "to", path).doubts
-    assert f"most rows are {step} s apart" in doubt
 
 
 def test_each_refusal_of_the_recorded_source_ends_with_the_import_that_helps(tmp_path: Path):

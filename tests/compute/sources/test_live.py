@@ -22,7 +22,6 @@ from schemas.vocabulary import compute_midnight_s
 from service.commands.compute_command import CatchUp
 from service.config.settings import Settings
 from service.config.sources import open_live_venues
-from serving.freshness import build_freshness
 from serving.snapshot import build_snapshot
 from store.failure_log import FailureLog
 from tests.compute.sources.conftest import Open
@@ -109,9 +108,7 @@ async def test_a_first_start_builds_history_in_silence_and_publishes_later_chang
 ) -> None:
     async with open_service(history_s=HISTORY_S) as one:
         await one.start()
-        snapshot = build_snapshot(await one.store.snapshot())
-        assert snapshot is not None
-        assert set(snapshot.stored.readings) == set(ALWAYS)
+        assert set((await one.store.snapshot()).readings) == set(ALWAYS)
         for hour in range(START + HOUR_S, START + 7 * HOUR_S, HOUR_S):
             await one.run_hour(hour, after_s=905)
         changes = await one.load_changes()
@@ -131,10 +128,8 @@ async def test_an_asset_whose_history_could_not_be_fetched_is_being_built_until_
     binance("unavailable", times=None)(double, {})
     async with open_service(history_s=9 * DAY_S) as one:
         await one.start()
-        snapshot = build_snapshot(await one.store.snapshot())
-        assert snapshot is not None
-        assert "ETH" not in snapshot.stored.readings
-        meta = build_freshness(snapshot, one.clock.now)
+        assert "ETH" not in (await one.store.snapshot()).readings
+        meta = await one.load_freshness()
         assert (meta.get("building_assets", []), meta.get("late_assets", {})) == (["ETH"], {})
         assert meta.get("nothing_new_before") is None
         assert "The history of ETH is still being built" in meta.get("note", "")
@@ -827,8 +822,6 @@ async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
         await one.build_histories()
         assert one.source.get_listing("BTC") == OKX
         assert (await one.load_closes("ETH"))[-1] == START + 26 * HOUR_S
-        snapshot = build_snapshot(await one.store.snapshot())
-        assert snapshot is not None
-        assert snapshot.stored.last_closes["ETH"] == START + 26 * HOUR_S
-        assert snapshot.stored.late == {}
+        stored = await one.store.snapshot()
+        assert (stored.last_closes["ETH"], stored.late) == (START + 26 * HOUR_S, {})
         await one.check_audit()

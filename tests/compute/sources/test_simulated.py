@@ -24,7 +24,6 @@ from compute.schedule import RUN_DELAY_S, to_market_ms
 from compute.sources.simulated import (
     SimulatedSource,
     choose_start,
-    compute_origin,
     format_source_name,
     parse_source_name,
 )
@@ -90,7 +89,7 @@ def test_a_market_has_330_days_of_history_at_least_from_a_midnight_that_its_name
         ("2030-01-01", date(2025, 12, 1)),
     ):
         now_s = int(datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp())
-        assert compute_origin(now_s) == compute_midnight_s(origin)
+        assert choose_start(now_s).origin == compute_midnight_s(origin)
     assert market().name == format_source_name(ORIGIN) == "simulated:1764547200"
     assert parse_source_name("simulated:1764547200") == (ORIGIN, None)
     priced = market(priced_at=FAR)

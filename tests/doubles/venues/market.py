@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from compute.bars import HOUR_S, RawBar
-from compute.sources.simulated import SimulatedSource, compute_origin
+from compute.sources.simulated import SimulatedSource, choose_start
 from compute.universe import Universe
 
 EVER = 2**40
@@ -148,7 +148,7 @@ async def make_simulated_markets(
     Late bars are included; the few bars that never come are gaps.
     """
     later = until + WEEK_S
-    source = SimulatedSource(universe, compute_origin(first), lambda: later * 1000)
+    source = SimulatedSource(universe, choose_start(first).origin, lambda: later * 1000)
     made = {}
     for ticker in tickers:
         fetched = await source.fetch(ticker, first, until)
