@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, partial
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
-from compute.hourly_loop import OpenPipeline
+from compute.hourly_loop import HourlyLoop, OpenPipeline
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
@@ -34,6 +34,7 @@ from serving.snapshot import build_snapshot
 from store.market_rows import AlertRow, ChangeRow, StoredSnapshot
 from store.opening import open_sqlite_market
 from store.sql.market_store import MarketStore
+from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.market import Market, halve_bars, make_simulated_markets
 from tests.doubles.venues.server import VenuesDouble
@@ -113,6 +114,20 @@ class LiveService:
         """Run a batch for late assets some seconds after the time of the last run."""
         self.clock.now = to_market_ms(self.runs.done_hour) + after_s * 1000
         await self.runs.run_late()
+
+    async def run_loop(self, clock: AcceleratedClock, until: int, after_s: int = 300) -> None:
+        """Run the loop of the service until some seconds after the run of an hour, and kill it."""
+        clock.ends_at = to_market_ms(until) // 1000 + after_s
+        loop = HourlyLoop(
+            self.reopen_pipeline,
+            self.store,
+            clock,
+            clock.sleep,
+            pipeline=self.runs,
+            has_source_moved=self.source.has_moved,
+        )
+        with suppress(ClockEnded):
+            await loop.run()
 
     async def build_histories(self) -> None:
         async with asyncio.timeout(30):

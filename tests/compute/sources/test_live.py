@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from compute.bars import DAY_S, HOUR_S, RawBar, Series
-from compute.hourly_loop import LATE_RETRY_DELAYS_S, HourlyLoop
+from compute.hourly_loop import LATE_RETRY_DELAYS_S
 from compute.schedule import to_market_ms
 from compute.sources.live import VenueStatus, choose_listing, join_session_bars
 from compute.sources.source import NotReadyError
@@ -25,7 +25,7 @@ from service.config.sources import open_live_venues
 from serving.snapshot import build_snapshot
 from store.failure_log import FailureLog
 from tests.compute.sources.conftest import Open
-from tests.doubles.scripted_source import AcceleratedClock, ClockEnded, SleepClock
+from tests.doubles.scripted_source import AcceleratedClock, SleepClock
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.live_service import (
@@ -480,22 +480,6 @@ async def test_nothing_is_computed_while_no_venue_confirms_the_clock(
     assert await live.load_closes("ETH") == [NEXT]
 
 
-@pytest.mark.prove
-async def test_bars_of_a_venue_whose_clock_is_behind_wait_for_it_and_are_never_forming_ones(
-    live: LiveService, double: VenuesDouble, made: dict[str, Market], clock: AcceleratedClock
-) -> None:
-    double.get_venue("okx").skew_ms = -600_000
-    await live.run_hour(NEXT)
-    assert tuple(live.runs.late) == ("OKB",)
-    assert live.source.late_reasons == {"OKB": "the clock of okx is 600 s behind this machine's"}
-    assert await live.load_closes("ETH") == [NEXT]
-    await live.run_late(602)
-    assert live.runs.late == {}
-    assert live.source.late_reasons == {}
-    [block] = await live.store.bars("OKB", START - 1)
-    assert RawBar(OPENS, *block.values[0].tolist()) == made["OKB"].get_bar(OPENS)
-
-
 RATES = [None, "x", 1e308, -1.0000001, {}, [], True]
 
 
@@ -663,21 +647,6 @@ async def started(open_service: Open, volumes: Volumes) -> None:
         await one.start()
 
 
-async def run_until(one: LiveService, clock: AcceleratedClock, until: int) -> None:
-    """Run the loop of the service until some minutes after an hour (epoch seconds)."""
-    clock.ends_at = until + RUN_S + 300
-    loop = HourlyLoop(
-        one.reopen_pipeline,
-        one.store,
-        clock,
-        clock.sleep,
-        pipeline=one.runs,
-        has_source_moved=one.source.has_moved,
-    )
-    with suppress(ClockEnded):
-        await loop.run()
-
-
 async def check_sources(one: LiveService, volumes: Volumes, *expected: str) -> None:
     """Assert that the revisions of BTC have these sources, and no bar of another one."""
     rows = [row for row in await one.store.sources() if row.ticker == "BTC"]
@@ -698,16 +667,16 @@ async def test_a_403_at_a_restart_replaces_no_history_and_its_assets_catch_up_af
 ) -> None:
     block(double)
     async with open_service() as one:
-        await run_until(one, clock, START + HOUR_S)
+        await one.run_loop(clock, START + HOUR_S)
         assert one.source.late_reasons["BTC"] == "binance answered HTTP 403"
         assert "BTC" in (await one.load_freshness())["late_assets"]
         await check_sources(one, volumes, BINANCE)
         double.clear_failures()
-        await run_until(one, clock, START + 2 * HOUR_S)
+        await one.run_loop(clock, START + 2 * HOUR_S)
         assert await one.load_closes("BTC") == [START + HOUR_S, START + 2 * HOUR_S]
         assert one.source.late_reasons == {}
     async with open_service() as one:
-        await run_until(one, clock, START + 3 * HOUR_S)
+        await one.run_loop(clock, START + 3 * HOUR_S)
         await check_sources(one, volumes, BINANCE)
 
 
@@ -719,16 +688,16 @@ async def test_a_403_that_lasts_for_hours_moves_the_assets_for_good_as_a_new_rev
         await one.start()
         changes = await one.load_changes()
         block(double)
-        await run_until(one, clock, START + 3 * HOUR_S)
+        await one.run_loop(clock, START + 3 * HOUR_S)
         await check_sources(one, volumes, BINANCE)
-        await run_until(one, clock, START + 6 * HOUR_S)
+        await one.run_loop(clock, START + 6 * HOUR_S)
         await check_sources(one, volumes, BINANCE, OKX)
         assert await one.load_closes("BTC") == [START + n * HOUR_S for n in range(1, 7)]
         assert (await one.load_changes())[: len(changes)] == changes
         assert {"ETH", "XAU"} <= one.source.late_reasons.keys()
     double.clear_failures()
     async with open_service() as one:
-        await run_until(one, clock, START + 7 * HOUR_S)
+        await one.run_loop(clock, START + 7 * HOUR_S)
         await check_sources(one, volumes, BINANCE, OKX)
         assert await one.load_closes("ETH") == [START + n * HOUR_S for n in range(1, 8)]
 
@@ -742,7 +711,7 @@ async def test_an_asset_that_moves_away_and_back_has_three_revisions(
         double.clear_failures()
         double.get_venue(venue).add_failure("restricted", status=451, times=None)
         async with open_service() as one:
-            await run_until(one, clock, START + hour * HOUR_S)
+            await one.run_loop(clock, START + hour * HOUR_S)
             await check_sources(one, volumes, *[BINANCE, OKX, BINANCE][: hour + 1])
             reasons = [e.reason for e in await list_epochs(one.store) if e.revision == hour]
             expected = [OKX, BINANCE][hour - 1], [BINANCE, OKX][hour - 1]
@@ -761,14 +730,14 @@ async def test_a_delisted_asset_moves_to_its_next_venue(
     async with open_service() as one:
         await one.start()
         # The list of the first start is an hour old, so it is not believed any more.
-        await run_until(one, clock, START + HOUR_S)
+        await one.run_loop(clock, START + HOUR_S)
         double.get_venue("binance").remove_listing("BTC/USDT")
         if not is_restarted:
-            await run_until(one, clock, START + 3 * HOUR_S)
+            await one.run_loop(clock, START + 3 * HOUR_S)
     if is_restarted:
         clock.now = to_market_ms(START + 3 * HOUR_S)
         async with open_service() as one:
-            await run_until(one, clock, START + 3 * HOUR_S)
+            await one.run_loop(clock, START + 3 * HOUR_S)
     async with open_service() as one:
         assert await one.load_closes("BTC") == [START + n * HOUR_S for n in (1, 2, 3)]
         await check_sources(one, volumes, BINANCE, OKX)
@@ -786,7 +755,7 @@ async def test_a_move_that_was_stopped_before_its_commit_leaves_the_old_source(
         assert (fetched.is_restated, one.source.get_listing("BTC")) == (True, OKX)
     double.clear_failures()
     async with open_service() as one:
-        await run_until(one, clock, START + HOUR_S)
+        await one.run_loop(clock, START + HOUR_S)
         await check_sources(one, volumes, BINANCE)
 
 
@@ -801,7 +770,7 @@ async def test_a_venue_without_older_bars_replaces_no_history(
         await one.start()
     double.get_venue("binance").add_failure("restricted", times=None)
     async with open_service() as one:
-        await run_until(one, clock, START + 2 * HOUR_S)
+        await one.run_loop(clock, START + 2 * HOUR_S)
         assert "BTC" in one.source.late_reasons
         await check_sources(one, volumes, BINANCE)
 
@@ -816,9 +785,9 @@ async def test_an_asset_that_a_refusal_left_uncovered_is_tried_again_daily(
         await one.start()
         assert one.source.get_listing("ETH") is None
         double.clear_failures()
-        await run_until(one, clock, START + 23 * HOUR_S)
+        await one.run_loop(clock, START + 23 * HOUR_S)
         assert one.source.get_listing("ETH") is None
-        await run_until(one, clock, START + 26 * HOUR_S)
+        await one.run_loop(clock, START + 26 * HOUR_S)
         await one.build_histories()
         assert one.source.get_listing("BTC") == OKX
         assert (await one.load_closes("ETH"))[-1] == START + 26 * HOUR_S

@@ -1,7 +1,7 @@
 """A day on which a different fault hits every run: each costs its own asset an hour at most."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from compute.bars import DAY_S, HOUR_S
-from compute.hourly_loop import HourlyLoop
 from compute.schedule import to_market_ms
 from compute.sources.alpaca import SPACING_S
 from compute.trading_sessions import list_expected_bars
 from compute.universe import Universe
 from store.market_rows import ChangeRow
-from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
+from tests.doubles.scripted_source import AcceleratedClock
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.server import VenuesDouble
 from tests.doubles.venues.venue import Failure
@@ -176,20 +175,6 @@ async def started(
         yield one
 
 
-async def run(one: LiveService, clock: AcceleratedClock, until: int) -> None:
-    """Run the loop, and kill it some minutes after the run of an hour."""
-    clock.ends_at = until + RUN_S + 1200
-    with suppress(ClockEnded):
-        await HourlyLoop(
-            one.reopen_pipeline,
-            one.store,
-            clock,
-            clock.sleep,
-            pipeline=one.runs,
-            has_source_moved=one.source.has_moved,
-        ).run()
-
-
 def count_gaps(made: Mapping[str, Market], universe: Universe, begin: int, end: int) -> Any:
     """Return how many bars of its session each market lacks between its bars in (begin, end]."""
     gaps = {}
@@ -253,11 +238,11 @@ async def test_a_day_with_a_fault_in_every_run_ends_as_a_replay_of_the_true_bars
             await one.start()
             assert "MNT" in one.runs.building_tickers
             end_outage()
-            await run(one, clock, START + (RESTART_HOUR - 1) * HOUR_S)
+            await one.run_loop(clock, START + (RESTART_HOUR - 1) * HOUR_S, 1200)
         clock.now = 1000 * (START + RESTART_HOUR * HOUR_S + 60)
         async with started(day, tmp_path, universe, 2 if tickers else 20) as one:
             await day.watch(one)
-            await run(one, clock, end)
+            await one.run_loop(clock, end, 1200)
             live = await StoredResult.load(one.store)
             await one.check_audit()
     funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
