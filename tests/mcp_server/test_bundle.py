@@ -47,7 +47,6 @@ OPERATOR = Operator(
 
 
 def fill_in(text: str, folder: Path, values: dict[str, str]) -> str:
-    """Replace the variables of a manifest, as a host does."""
     for name, value in values.items():
         text = text.replace(f"${{user_config.{name}}}", value)
     return text.replace("${__dirname}", str(folder))
@@ -79,7 +78,6 @@ async def bridged(folder: Path, url: str, api_key: str = KEY) -> AsyncIterator[P
 
 
 async def exchange(process: Process, line: str) -> Any:
-    """Send a line; return the response."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line.encode() + b"\n")

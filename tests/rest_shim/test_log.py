@@ -43,7 +43,6 @@ Row = dict[str, Any]
 
 
 async def fetch_rows(served: RunningService) -> list[Row]:
-    """Return all rows of the feed, oldest first."""
     path = "/signals?tier=all&order=oldest&limit=200&since=2025-12-01&offset="
     pages = [(await served.get_api(f"{path}{offset}")).json()["signals"] for offset in (0, 200)]
     return [row for page in pages for row in page]
@@ -76,7 +75,6 @@ def parse_proof(text: str) -> tuple[bytes, InclusionProof, Checkpoint]:
 
 
 async def commit_flips(served: RunningService, count: int) -> None:
-    """Commit published changes of one cell, each with its own bar."""
     start = NOON + HOUR_MS
     rows = [
         make_change(start + n, "BTC", "enzo", "1h", 1 - 2 * (n % 2), 2 * (n % 2) - 1)._replace(

@@ -60,7 +60,6 @@ async def shown(served):
 
 
 def texts(value):
-    """Return every text inside a JSON value."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

@@ -54,7 +54,6 @@ def check_refused(response: httpx.Response, status: int, error: str) -> str:
 
 
 async def is_connected(host: HandClient, tokens: dict[str, Any]) -> bool:
-    """Return whether the tokens of a connection still work."""
     return (await host.call(tokens["access_token"])).status_code == 200
 
 

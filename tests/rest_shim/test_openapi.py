@@ -54,7 +54,6 @@ def parts(value, path=()):
 
 
 def schemas(document):
-    """Return every schema of a document, by its location."""
     components = document.content["components"]
     found = {("components", name): schema for name, schema in components["schemas"].items()}
     for place in (document.content["paths"], components["responses"], components["headers"]):

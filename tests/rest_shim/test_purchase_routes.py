@@ -54,7 +54,6 @@ async def held(tmp_path: Path) -> AsyncIterator[tuple[RunningService, HeldProvid
 
 
 def refused(path: str, content: bytes) -> str:
-    """Return the message of the error for a body."""
     with pytest.raises(ApiError) as refusal:
         parse_body(content, MODELS[path], CHECK_EMAIL)
     error = refusal.value

@@ -161,7 +161,6 @@ def describe(share: FairShare, caller: str) -> tuple[bool, int]:
 
 
 def check_order(calls: Calls) -> None:
-    """Check that the calls of each caller started in the order in which they came."""
     for caller in "abc":
         numbers = [call.number for call in calls.started if call.caller == caller]
         assert numbers == sorted(numbers)
@@ -521,7 +520,6 @@ class Contested:
     tasks: list["asyncio.Task[Called]"] = field(default_factory=list)
 
     async def call(self, tool: str, api_key: str | None = None, **arguments: Any) -> Called:
-        """Make a call of the other client, or of a key."""
         headers = {"Authorization": f"Bearer {api_key or self.served.api_key}"}
         return await call_tool(self.served, self.transport, tool, headers, **arguments)
 
@@ -548,7 +546,6 @@ class Contested:
         return MAX_CALLS if not places.free else 1, len(places.line)
 
     async def release(self) -> list[Called]:
-        """Let all held calls end; return their results."""
         self.market.released.set()
         return await asyncio.gather(*self.tasks)
 

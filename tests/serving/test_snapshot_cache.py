@@ -240,7 +240,6 @@ COVERED = [asset for asset in ASSETS if asset.removed_on is None]
 
 
 def side(run: int) -> int:
-    """Return the reading of all cells after a run."""
     return 1 if run % 2 else -1
 
 

@@ -52,7 +52,6 @@ def shown(answer: Answer) -> tuple[str, dict[Cell, str], dict[str, int]]:
 async def commit(
     served: RunningService, run: int, *changes: ChangeRow, written_at: int | None, late: str = ""
 ) -> None:
-    """Commit a batch of a run, optionally with one late ticker."""
     behind = [WatermarkRow(late, run // HOUR_MS * 3600 - 1, late=("1h",))] if late else []
     pass_ = replace(make_batch(run, list(changes)), written_at=written_at, watermarks=behind)
     await served.market.commit(pass_)

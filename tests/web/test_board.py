@@ -268,7 +268,6 @@ PRICE_COLUMNS = {"Price", "24 h", "7 days"}
 
 
 def list_stars(page: Page) -> dict[str | None, str | None]:
-    """Return the action of each member's star by ticker."""
     return {one["value"]: one["name"] for one in page.find_all("button") if "form" in one}
 
 

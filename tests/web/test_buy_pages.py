@@ -59,7 +59,6 @@ async def order(buyer: httpx.AsyncClient, **changed: str) -> str:
 
 
 async def pay(buyer: httpx.AsyncClient, path: str) -> None:
-    """Pay on the sandbox's page, which leads to the key."""
     answer = await buyer.post(path, data={"action": "pay"})
     assert (answer.status_code, answer.headers["location"]) == (303, "../../buy/key")
 

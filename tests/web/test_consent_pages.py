@@ -55,7 +55,6 @@ OWN_UID = os.getuid()
 
 @pytest.fixture
 async def pending(served: RunningService) -> PendingAuthorization:
-    """A request that waits for consent."""
     return await add_request(served)
 
 
@@ -81,21 +80,18 @@ async def show(
 async def decide(
     client: httpx.AsyncClient, pending: PendingAuthorization, action: str = "allow"
 ) -> httpx.Response:
-    """Press a button of the consent page with the fields of its form."""
     page = Page(await client.get(build_path(pending)))
     fields = {str(name): value for name, value in page.fields.items() if name != "contact_email"}
     return await client.post("/oauth/consent", data={**fields, "action": action})
 
 
 async def is_pending(served: RunningService, pending: PendingAuthorization) -> bool:
-    """Return whether a request still waits for consent."""
     answer = await served.client.get(build_path(pending))
     assert answer.status_code in {200, 404}
     return answer.status_code == 200
 
 
 def check_code(answer: httpx.Response, served: RunningService) -> None:
-    """Assert that a response gives the client a code."""
     sent = read_redirect(answer)
     assert sent.pop("code").startswith("ac_")
     assert sent == {"state": "st&te", "iss": served.base_url}
@@ -406,7 +402,6 @@ async def test_a_plan_without_room_for_a_key_is_said_to_be_full(
 async def buy_on_the_way(
     client: httpx.AsyncClient, pending: PendingAuthorization, email: str
 ) -> str:
-    """Order a plan on the pages of a request; return the address of the checkout."""
     path = f"/oauth/buy?request={pending.id}"
     assert f"..{path}" in (await show(client, pending, "Sign in")).links
     page = check_page(await client.get(path), 200, "Buy the plan", "USD 1,199", form_action=POLICY)

@@ -578,7 +578,6 @@ async def test_a_full_page_with_its_files_is_small(served_alone: RunningService)
 
 
 async def find_rows(served: RunningService) -> list[str]:
-    """Return the ids of the rows on the page of BTC."""
     path = "/signals?ticker=BTC&timeframe=1h&tier=all"
     return [row["id"] for row in (await served.get_api(path)).json()["signals"]]
 

@@ -43,7 +43,6 @@ pytestmark = pytest.mark.clause("owner", "consent")
 
 @pytest.fixture
 async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser in which the owner is signed in."""
     async with open_owner_browser(served) as client:
         yield client
 

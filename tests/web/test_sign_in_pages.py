@@ -51,7 +51,6 @@ OWN = {"date": "", "x-request-id": ""}
 
 @pytest.fixture
 async def link(served: RunningService) -> str:
-    """The path of a link that a member got by mail."""
     await buy_plan(served)
     await request_link(served)
     return await wait_for_link(served)
@@ -410,7 +409,6 @@ async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
 
 
 async def list_forms(member: MemberBrowser) -> list[tuple[str, dict[str, str]]]:
-    """Return the path and fields of every form that changes data."""
     key = await member.find_key_path("laptop")
     return [
         (await member.find_keys_path(), {"label": "forged"}),

@@ -355,7 +355,6 @@ def modelled(flips: list[dict], direction: str) -> list[dict]:
 
 
 def plain(rows: Iterable[ChangeRow]) -> list[dict]:
-    """Return rows as flips, by ticker."""
     return [
         {
             "ticker": one.ticker,
