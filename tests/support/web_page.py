@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
 import httpx
+import pytest
 
 from access.billing.provider import Provider, SandboxBilling
 from access.keys_and_quota import hash_key
@@ -248,12 +249,34 @@ async def open_member_browser(
 
 
 @asynccontextmanager
+async def open_new_member(
+    served: RunningService, email: str = EMAIL
+) -> AsyncIterator[MemberBrowser]:
+    """Buy the plan, and yield the browser in which its member is signed in."""
+    await buy_plan(served, email)
+    async with open_member_browser(served, email) as member:
+        yield member
+
+
+@pytest.fixture
+async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
+    async with open_new_member(served) as member:
+        yield member
+
+
+@asynccontextmanager
 async def open_owner_browser(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     """Sign the owner in by a link and yield the browser."""
     link = await create_owner_link(served.access, served.clock, served.base_url)
     async with httpx.AsyncClient(base_url=served.base_url, verify=False, timeout=60) as client:
         answer = await client.post(link)
         assert (answer.status_code, answer.headers["location"]) == (303, "../")
+        yield client
+
+
+@pytest.fixture
+async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    async with open_owner_browser(served) as client:
         yield client
 
 

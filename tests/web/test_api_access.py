@@ -3,7 +3,6 @@
 Keys that expire, rotation and the log of requests on the pages of a member.
 """
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -22,7 +21,9 @@ from tests.support.web_page import (
     buy_plan,
     check_page,
     get_usage_status,
+    member as member,
     open_member_browser,
+    open_new_member,
     run_second_service,
 )
 
@@ -31,14 +32,6 @@ pytestmark = pytest.mark.clause("dashboard")
 OTHER = "other@example.com"
 NASTY = "<b onclick=x>&\"'</b>"
 AT_FIRST = "2026-09-30 12:06 UTC"
-
-
-@pytest.fixture
-async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
-    """A member with the key that was bought."""
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
-        yield member
 
 
 @pytest.mark.clause("5.13")
@@ -140,8 +133,7 @@ async def test_an_invalid_label_is_refused(member: MemberBrowser, label: str) ->
 
 async def test_labels_and_addresses_are_escaped(served: RunningService) -> None:
     email = "a&b'$x@example.com"
-    await buy_plan(served, email)
-    async with open_member_browser(served, email) as member:
+    async with open_new_member(served, email) as member:
         await member.create_and_read_key(NASTY)
         page = await member.get_home(NASTY, email)
         assert page.find_all("b") == []
@@ -154,8 +146,7 @@ async def test_a_member_can_neither_see_nor_change_another_members_keys(
 ) -> None:
     api_key = await member.create_and_read_key("laptop")
     keys, key = await member.find_keys_path(), await member.find_key_path("laptop")
-    await buy_plan(served, OTHER)
-    async with open_member_browser(served, OTHER) as other:
+    async with open_new_member(served, OTHER) as other:
         page = await other.get_home()
         assert "laptop" not in page.text
         assert EMAIL not in page.text
@@ -307,8 +298,7 @@ async def test_a_key_is_rotated_once_and_only_by_its_own_member(
 ) -> None:
     await member.create_and_read_key("laptop")
     path = f"{await member.find_key_path('laptop')}/rotate"
-    await buy_plan(served, OTHER)
-    async with open_member_browser(served, OTHER) as other:
+    async with open_new_member(served, OTHER) as other:
         check_page(await other.send_form(path), 404, "Not found")
     await rotate(member, "laptop")
     assert "rotated before" in check_page(await member.send_form(path), 409, "API access").text

@@ -27,6 +27,7 @@ from tests.support.web_page import (
     check_page,
     get_usage_status,
     open_member_browser,
+    open_new_member,
     run_second_service,
 )
 from web.api_access import CHART_DAYS, build_usage_chart
@@ -156,8 +157,7 @@ async def test_while_the_processor_is_down_no_portal_is_opened_and_keys_can_be_c
 
 async def test_the_portal_of_another_member_is_not_found(billed: BilledMember) -> None:
     path = await billing_path(billed.member)
-    await buy_plan(billed.served, "other@example.com")
-    async with open_member_browser(billed.served, "other@example.com") as other:
+    async with open_new_member(billed.served, "other@example.com") as other:
         check_page(await other.send_form(path), 404, "Not found")
         forged = await billed.member.client.post(path, data={"form_token": "x"})
         check_page(forged, 403, "Something went wrong")
@@ -234,8 +234,7 @@ async def test_the_key_of_an_unclaimed_payment_is_created_here_once_by_its_membe
         assert (await member.client.get(path)).headers["location"] == f"../../..{HOME}"
         forged = await member.client.post(path, data={"form_token": "x"})
         check_page(forged, 403, "Something went wrong")
-        await buy_plan(served, "other@example.com")
-        async with open_member_browser(served, "other@example.com") as other:
+        async with open_new_member(served, "other@example.com") as other:
             assert "No agent has claimed" not in (await other.get_home()).text
             check_page(await other.send_form(path), 404, "Not found")
         page = check_page(await member.send_form(path), 201, "Your new key")

@@ -29,7 +29,7 @@ from tests.support.web_page import (
     buy_plan,
     check_page,
     get_usage_status,
-    open_member_browser,
+    open_new_member,
     run_second_service,
 )
 from web.value_texts import format_price
@@ -235,8 +235,7 @@ async def test_an_address_with_a_plan_gets_a_link_and_no_answer_says_that_it_has
 
 @pytest.mark.clause("sales")
 async def test_a_member_is_led_to_the_keys_of_the_plan(served: RunningService) -> None:
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
+    async with open_new_member(served) as member:
         page = check_page(
             await member.client.get("/buy"), 200, "Choose a plan", "You have an active plan"
         )

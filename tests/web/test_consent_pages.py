@@ -1,7 +1,6 @@
 """Connecting a program in a browser without scripts: sign in, buy, allow, and each refusal."""
 
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,7 +38,7 @@ from tests.support.web_page import (
     buy_plan,
     check_page,
     exchange_code,
-    open_member_browser,
+    member as member,
     read_redirect,
     request_link,
     run_second_service,
@@ -56,14 +55,6 @@ OWN_UID = os.getuid()
 @pytest.fixture
 async def pending(served: RunningService) -> PendingAuthorization:
     return await add_request(served)
-
-
-@pytest.fixture
-async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
-    """A signed-in member with one key."""
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
-        yield member
 
 
 async def show(

@@ -39,9 +39,8 @@ from tests.support.web_page import (
     EMAIL,
     MAX_BYTES,
     Page,
-    buy_plan,
     check_page,
-    open_member_browser,
+    open_new_member,
     open_owner_browser,
     read_page_files,
 )
@@ -615,8 +614,7 @@ async def test_proofs_are_for_members_and_the_owner(served_alone: RunningService
     proof = f"/log/proof?id={row_id}"
     async with open_owner_browser(served_alone) as client:
         assert (await client.get(proof)).text.startswith("c2sp.org/tlog-proof@v1\n")
-    await buy_plan(served_alone)
-    async with open_member_browser(served_alone) as browser:
+    async with open_new_member(served_alone) as browser:
         (held,) = await served_alone.access.list_memberships_by_email(EMAIL.lower())
         await served_alone.access.end_membership(held.row, served_alone.clock(), "the test")
         answer = await browser.client.get(proof)

@@ -31,20 +31,15 @@ from tests.support.web_page import (
     buy_plan,
     check_page,
     get_usage_status,
-    open_member_browser,
+    open_new_member,
     open_owner_browser,
+    owner as owner,
     run_second_service,
 )
 from web.consent_pages import is_owner
 from web.operations import Doctor, Finding
 
 pytestmark = pytest.mark.clause("owner", "consent")
-
-
-@pytest.fixture
-async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    async with open_owner_browser(served) as client:
-        yield client
 
 
 async def get_operations(client: httpx.AsyncClient, *texts: str) -> Page:
@@ -64,8 +59,7 @@ async def test_only_the_owner_sees_the_page_and_others_learn_how_to_sign_in(
     page = check_page(
         await served.client.get("/operations"), 403, "Only for the owner", "signals sign-in"
     )
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
+    async with open_new_member(served) as member:
         page = check_page(
             await member.client.get("/operations"),
             403,

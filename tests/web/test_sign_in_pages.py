@@ -32,7 +32,9 @@ from tests.support.web_page import (
     buy_plan,
     check_page,
     open_member_browser,
+    open_new_member,
     open_owner_browser,
+    owner as owner,
     read_redirect,
     request_link,
     run_second_service,
@@ -293,20 +295,12 @@ async def test_the_page_names_the_outbox_of_a_local_service(
     assert str(folder) not in (await request_link(served)).text
 
 
-@pytest.fixture
-async def owner(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser in which the owner is signed in by a link."""
-    async with open_owner_browser(served) as client:
-        yield client
-
-
 @pytest.mark.clause("owner")
 @pytest.mark.clause("13.5")
 async def test_the_owner_sees_the_readings_that_members_see(
     served: RunningService, owner: httpx.AsyncClient
 ) -> None:
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
+    async with open_new_member(served) as member:
         for path in ("/?timeframe=1h", "/assets/BTC"):
             theirs, ours = await member.client.get(path), await owner.get(path)
             assert Page(ours).rows == Page(theirs).rows != Page(await served.get_page(path)).rows
@@ -355,8 +349,7 @@ async def test_no_key_opens_a_page_of_the_owner_or_of_members(served: RunningSer
 async def test_signing_out_ends_all_sessions_of_the_owner_and_no_members(
     served: RunningService, owner: httpx.AsyncClient
 ) -> None:
-    await buy_plan(served)
-    async with open_owner_browser(served) as other, open_member_browser(served) as member:
+    async with open_owner_browser(served) as other, open_new_member(served) as member:
         token = Page(await owner.get("/operations")).fields["form_token"]
         assert (await owner.post("/sign-out", data={"form_token": token})).status_code == 303
         for client in (owner, other):
@@ -402,8 +395,7 @@ async def test_a_signed_in_owner_connects_a_program_with_the_token_of_the_sessio
 @pytest.fixture
 async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
     """A member with the bought key and a second one."""
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
+    async with open_new_member(served) as member:
         await member.create_and_read_key("laptop")
         yield member
 
@@ -435,8 +427,7 @@ async def test_a_form_without_the_token_of_its_session_or_of_another_site_does_n
     served: RunningService, member: MemberBrowser, token: str | None, headers: dict[str, str]
 ) -> None:
     if token == "another's":
-        await buy_plan(served, OTHER)
-        async with open_member_browser(served, OTHER) as other:
+        async with open_new_member(served, OTHER) as other:
             token = (await other.get_home()).fields["form_token"]
     if token == "its own":
         token = (await member.get_home()).fields["form_token"]

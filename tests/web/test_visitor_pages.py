@@ -19,12 +19,12 @@ from tests.support.row_builders import create_session_cookie
 from tests.support.running_service import RunningService, run_service
 from tests.support.web_page import (
     WELCOME,
+    MemberBrowser,
     Page,
     add_request,
-    buy_plan,
     check_page,
     get_board,
-    open_member_browser,
+    member as member,
     parse_board,
     parse_heat_map,
 )
@@ -170,20 +170,18 @@ async def test_a_too_long_field_of_a_form_is_refused_and_cut(
 
 
 async def test_a_too_long_field_of_a_members_form_is_refused_and_cut(
-    served: RunningService,
+    member: MemberBrowser,
 ) -> None:
-    await buy_plan(served)
-    async with open_member_browser(served) as member:
-        keys = await member.find_keys_path()
-        await member.create_and_read_key("laptop")
-        key = await member.find_key_path("laptop")
-        for path, field in [
-            *((keys, "label"), (keys, "expires"), (f"{key}/label", "label")),
-            *((f"{key}/rotate", "overlap"), ("/watchlist", "add"), ("/watchlist", "form_token")),
-        ]:
-            answer = await member.send_form(path, **{field: LONG})
-            assert answer.status_code in (400, 403, 404)
-            assert "z" * 121 not in answer.text
+    keys = await member.find_keys_path()
+    await member.create_and_read_key("laptop")
+    key = await member.find_key_path("laptop")
+    for path, field in [
+        *((keys, "label"), (keys, "expires"), (f"{key}/label", "label")),
+        *((f"{key}/rotate", "overlap"), ("/watchlist", "add"), ("/watchlist", "form_token")),
+    ]:
+        answer = await member.send_form(path, **{field: LONG})
+        assert answer.status_code in (400, 403, 404)
+        assert "z" * 121 not in answer.text
 
 
 @pytest.mark.parametrize(
