@@ -491,8 +491,7 @@ async def test_a_call_is_refused_with_the_share_that_is_built(
         f"built up to {until}, needed up to {format_instant(NOON)}",
         "Retry after 5 seconds.",
     )
-    answer = await served_empty.get_api("/state")
-    assert answer.headers["retry-after"] == "5"
+    assert (await served_empty.get_api("/state")).headers["retry-after"] == "5"
 
 
 @pytest.mark.clause("7.37", "fresh")

@@ -135,8 +135,7 @@ async def test_labels_and_addresses_are_escaped(served: RunningService) -> None:
     email = "a&b'$x@example.com"
     async with open_new_member(served, email) as member:
         await member.create_and_read_key(NASTY)
-        page = await member.get_home(NASTY, email)
-        assert page.find_all("b") == []
+        assert (await member.get_home(NASTY, email)).find_all("b") == []
         asked = await member.client.get(f"{await member.find_key_path(NASTY)}/revoke")
         assert NASTY in check_page(asked, 200, "Revoke this key?").text
 

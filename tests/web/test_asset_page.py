@@ -76,8 +76,7 @@ async def test_each_current_reading_equals_state_and_a_ticker_is_found_in_any_ca
 async def test_an_unknown_ticker_is_not_found_and_the_nearest_is_named(served, is_member):
     for ticker, expected in (("BTCC", "did you mean BTC (Bitcoin)?"), ("<b>x", 'unknown "<b>x"')):
         answer = await served.get_page(f"/assets/{quote(ticker)}", is_member=is_member)
-        page = check_page(answer, 404, "Not found", expected)
-        assert not page.find_all("b")
+        assert not check_page(answer, 404, "Not found", expected).find_all("b")
 
 
 @pytest.mark.clause("pages")
@@ -274,8 +273,7 @@ async def test_a_filter_in_the_url_needs_no_script(served: RunningService, query
 @pytest.mark.clause("19.8")
 async def test_a_bad_filter_is_an_error_and_text_is_escaped(served: RunningService):
     assert (await served.client.get("/assets?asset_class=bond")).status_code == 400
-    page = Page(await served.client.get("/assets", params={"text": "<b>"}))
-    assert not page.find_all("b")
+    assert not Page(await served.client.get("/assets", params={"text": "<b>"})).find_all("b")
 
 
 BARS = BarColumns(

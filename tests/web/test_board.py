@@ -471,8 +471,7 @@ async def test_the_board_says_for_how_long_and_what_changed_at_the_last_candle(
     assert cells["Enzo"].split()[-1] in ("h", "d")
     (marked,) = [one for one in page.find_all("td") if "new" in (one.get("class") or "").split()]
     assert marked["class"] == "bullish new"
-    shown = await get_board(served_alone, changed="last")
-    assert parse_board(shown).keys() == {"BTC"}
+    assert parse_board(await get_board(served_alone, changed="last")).keys() == {"BTC"}
     document = (await served_alone.get_page("/board.json?changed=last", is_member=True)).json()
     assert document["assets"][0]["changed_at"] == "2026-09-30T16:03:00.000Z"
 

@@ -117,8 +117,7 @@ async def test_neither_a_reload_nor_a_lost_answer_buys_again_or_ends_in_an_error
         if is_answer_lost:
             # The browser did not receive that answer, so it still has its cookie.
             buyer.cookies.update(cookies)
-            answer = await buyer.post("/buy", data=MONTHLY)
-            assert answer.headers["location"] == "./buy/key"
+            assert (await buyer.post("/buy", data=MONTHLY)).headers["location"] == "./buy/key"
         page = check_page(await buyer.get("/buy/key"), 200, "No new key to show")
         assert not API_KEY.search(page.text)
         assert "../sign-in" in page.links

@@ -400,8 +400,7 @@ def test_grouping_equals_an_independent_implementation(turned, direction):
     rows = turns(*((ticker, id_, *readings) for ticker, id_, readings in turned))
     board = seeded_board()
     groups = group_flips(select_newest_changes(reversed(rows)), direction, board)
-    shown = [group.model_dump(by_alias=True) for group in groups]
-    assert shown == modelled(plain(rows), direction)
+    assert [group.model_dump(by_alias=True) for group in groups] == modelled(plain(rows), direction)
 
 
 async def fed(served: RunningService, transport: str, since: str, timeframe: str) -> list[dict]:

@@ -167,8 +167,7 @@ async def test_limit_keeps_the_best_and_counts_all(served, transport):
     ],
 )
 async def test_rows_are_after_since_and_up_to_until(served, transport, arguments, rows):
-    answer = await served.fetch_answer(transport, SIGNALS, **arguments)
-    assert len(answer["signals"]) == rows
+    assert len((await served.fetch_answer(transport, SIGNALS, **arguments))["signals"]) == rows
 
 
 @pytest.mark.parametrize("tool", [STATE, CONFLUENCE])
