@@ -286,8 +286,7 @@ class ConsentPages:
         )
 
     def _is_owner(self, request: Request, viewer: Viewer | None) -> bool:
-        is_signed_in = viewer is not None and viewer.is_owner
-        return is_signed_in or is_owner(request.scope, self.owner_uid)
+        return (viewer is not None and viewer.is_owner) or is_owner(request.scope, self.owner_uid)
 
     async def _find_funding(
         self, viewer: Viewer | None

@@ -70,8 +70,7 @@ def build_static_routes() -> list[Route]:
 def _read_file(name: str) -> tuple[str, bytes, bytes]:
     """Return the hash of a file, which is the query string of its URL, and its bytes and gzip."""
     content = files("web").joinpath("static", name).read_bytes()
-    hash_ = blake2b(content, digest_size=6).hexdigest()
-    return hash_, content, gzip.compress(content, mtime=0)
+    return blake2b(content, digest_size=6).hexdigest(), content, gzip.compress(content, mtime=0)
 
 
 TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}

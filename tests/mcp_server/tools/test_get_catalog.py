@@ -281,8 +281,7 @@ async def test_a_changed_status_of_an_indicator_is_served(served_alone, transpor
 @pytest.mark.clause("2.7.22", "2.7.23", "2.7.25", "4.7.24")
 async def test_coverage_lists_the_logged_indicators(served, transport):
     coverage = (await served.fetch_answer(transport, CATALOG))["coverage"]
-    by_tier = {"universe": LOGGED, "alerts": [*INDICATOR_IDS]}
-    assert coverage["indicators_by_tier"] == by_tier
+    assert coverage["indicators_by_tier"] == {"universe": LOGGED, "alerts": [*INDICATOR_IDS]}
 
 
 @pytest.mark.clause("2.7.12", "2.7.13", "2.13.7", "2.13.8", "3.5.1")

@@ -67,8 +67,7 @@ async def test_counts_come_in_the_order_of_the_vocabulary_and_add_up(served, tra
         ("enzo", 3),
         ("llnr", 1),
     ]
-    frames = tally(tier["by_timeframe"], "timeframe")
-    assert [*frames.items()] == [("1h", 6), ("4h", 1), ("1d", 1)]
+    assert [*tally(tier["by_timeframe"], "timeframe").items()] == [("1h", 6), ("4h", 1), ("1d", 1)]
     directions = tally(tier["by_direction"], "direction")
     assert [*directions.items()] == [("bullish", 3), ("bearish", 4), ("neutral", 1)]
     assert tier["by_indicator"][1]["indicator_name"] == "Bayesian Trend"
@@ -192,8 +191,7 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_al
     assert {id_: n for id_, n in indicators.items() if n} == {"perpkit": 4, "enzo": 1}
     assert list(indicators) == [*INDICATOR_IDS]
     assert tally(tier["by_timeframe"], "timeframe") == {"4h": 4, "1d": 1}
-    directions = {"bullish": 2, "bearish": 2, "exit": 1}
-    assert tally(tier["by_direction"], "direction") == directions
+    assert tally(tier["by_direction"], "direction") == {"bullish": 2, "bearish": 2, "exit": 1}
     assert tier["history_starts_at"] == format_instant(ALERTS[0].created_at)
     assert "The alerts begin inside the window" in answer["meta"].get("note", "")
 

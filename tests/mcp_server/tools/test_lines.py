@@ -93,8 +93,7 @@ async def test_lines_are_a_header_and_a_line_per_row(served, transport, tool, ar
 @pytest.mark.parametrize("tool", ROWS)
 async def test_rows_are_objects_by_default(served, transport, tool):
     usual = await served.fetch_answer(transport, tool)
-    full = await served.fetch_answer(transport, tool, view="full")
-    assert full == usual
+    assert (await served.fetch_answer(transport, tool, view="full")) == usual
     assert usual[ROWS[tool]]
     assert "lines" not in usual
 
