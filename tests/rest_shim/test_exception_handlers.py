@@ -60,7 +60,7 @@ SAID = {
 }
 
 
-def is_canonical(response, status, code, base_url, *, has_quota=False):
+def check_canonical(served, response, status, code, *, has_quota=False, **headers):
     """Check an error against the common shape; `has_quota` if the key of the call was found."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
@@ -71,9 +71,10 @@ def is_canonical(response, status, code, base_url, *, has_quota=False):
     access = {"how_to_get_access"} if code in ACCESS_CODES else set()
     assert set(body) == {"error", "message", "docs"} | access
     assert body["error"] == code
-    assert body["docs"] == f"{base_url}/api/v1"
+    assert body["docs"] == f"{served.base_url}/api/v1"
     assert len(body["message"]) > 20
-    return True
+    for name, value in headers.items():
+        assert response.headers[name.replace("_", "-")] == value
 
 
 def create_app_without_billing(served, market=None, **config):
@@ -100,8 +101,8 @@ async def test_a_wrong_method_is_refused_on_every_route_with_the_allowed_ones(se
     for right, path in routes:
         for method in set(METHODS) - {right}:
             response = await served.client.request(method, path)
-            assert is_canonical(response, 405, "invalid_parameter", served.base_url)
-            assert response.headers["allow"] == ("GET, HEAD" if right == "GET" else "POST")
+            allowed = "GET, HEAD" if right == "GET" else "POST"
+            check_canonical(served, response, 405, "invalid_parameter", allow=allowed)
             document.check_response(right, to_documented_path(path), response)
 
 
@@ -124,7 +125,7 @@ async def test_a_foreign_host_or_origin_is_refused_on_every_route(
         if header == "origin" and path in OPEN_READS:
             continue
         response = await served.client.request(method, path, headers={header: value})
-        assert is_canonical(response, status, "invalid_parameter", served.base_url)
+        check_canonical(served, response, status, "invalid_parameter")
         document.check_response(method, to_documented_path(path), response)
 
 
@@ -167,8 +168,7 @@ async def test_exactly_the_keyed_routes_require_a_key(served, document, headers,
         response = await served.client.request(method, path, headers=headers)
         if response.status_code in (401, 403):
             asking.add(path)
-            assert is_canonical(response, status, code, served.base_url)
-            assert response.headers["www-authenticate"] == "Bearer"
+            check_canonical(served, response, status, code, www_authenticate="Bearer")
             document.check_response(method, path, response)
     assert asking == KEYED | {f"/api/v1{PROOF_PATH}"}
 
@@ -202,7 +202,7 @@ async def test_a_revoked_key_and_a_bad_parameter_are_refused_on_every_keyed_rout
         await served.keys.revoke(key.id)
     for path in KEYED:
         response = await served.client.get(f"{path}{query}", headers=served.key_headers)
-        assert is_canonical(response, status, code, served.base_url, has_quota=True)
+        check_canonical(served, response, status, code, has_quota=True)
         document.check_response("GET", path, response)
 
 
@@ -275,8 +275,7 @@ async def test_before_the_first_compute_readings_are_unavailable(served_empty):
         response = await served_empty.client.request(method, path, headers=served_empty.key_headers)
         if response.status_code == 503:
             waiting.add(path)
-            base_url, has_quota = served_empty.base_url, path in KEYED
-            assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
+            check_canonical(served_empty, response, 503, "unavailable", has_quota=path in KEYED)
         document.check_response(method, to_documented_path(path), response)
     always = {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
     assert waiting == OF_THE_MARKET - always | OF_THE_LOG
@@ -311,9 +310,15 @@ async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(
             assert response.status_code == 200
             assert set(response.headers) >= QUOTA
             continue
-        assert is_canonical(response, 429, "rate_limited", served.base_url, has_quota=True)
-        assert response.headers["x-ratelimit-remaining"] == "0"
-        assert response.headers["retry-after"] == "42820"  # 12:06:20 to midnight
+        check_canonical(
+            served,
+            response,
+            429,
+            "rate_limited",
+            has_quota=True,
+            x_ratelimit_remaining="0",
+            retry_after="42820",  # 12:06:20 to midnight
+        )
 
 
 @pytest.mark.clause("1.37", "4.11.10", "7.30", "7.31", "7.33")
@@ -328,7 +333,7 @@ async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served, doc
         path = f"/api/v1/access/{name}"
         response = await failing(served, app, "POST", path, body)
         code = "unavailable" if status == 503 else "invalid_parameter"
-        assert is_canonical(response, status, code, served.base_url)
+        check_canonical(served, response, status, code)
         assert ("retry-after" in response.headers) is (status == 503)
         document.check_response("POST", path, response)
 
@@ -340,8 +345,7 @@ async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answ
     for path in KEYED:
         with break_usage_counting(served.access):
             response = await served.client.get(path, headers=served.key_headers)
-        assert is_canonical(response, 503, "unavailable", served.base_url)
-        assert response.headers["retry-after"] == "60"
+        check_canonical(served, response, 503, "unavailable", retry_after="60")
         document.check_response("GET", path, response)
         response = await served.client.get(path, headers=served.key_headers)
         assert response.status_code == 200
@@ -361,9 +365,9 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
         app = create_app_without_billing(served, market=market)
         for path in OF_THE_MARKET:
             response = await failing(served, app, "GET", path)
-            base_url, has_quota = served.base_url, path in KEYED
-            assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
-            assert response.headers["retry-after"] == "60"
+            check_canonical(
+                served, response, 503, "unavailable", has_quota=path in KEYED, retry_after="60"
+            )
             assert "secret" not in response.text
             document.check_response("GET", path, response)
 
@@ -379,9 +383,9 @@ async def test_an_unexpected_failure_is_one_500_on_every_route(
         response = await served.client.request(method, path, headers=served.key_headers)
         if response.status_code == 500:
             failed.add(to_documented_path(path))
-            base_url, has_quota = served.base_url, path in KEYED
-            assert is_canonical(response, 500, "unavailable", base_url, has_quota=has_quota)
-            assert response.headers["retry-after"] == "60"
+            check_canonical(
+                served, response, 500, "unavailable", has_quota=path in KEYED, retry_after="60"
+            )
         document.check_response(method, to_documented_path(path), response)
     # The source of a store never changes, so usage does not have to read it again.
     assert failed == OF_THE_MARKET - {"/api/v1/usage"}
@@ -400,7 +404,7 @@ async def test_a_failure_outside_of_every_route_has_the_error_body_too(served):
         exception_handlers=build_exception_handlers(calls),
     )
     response = await failing(served, app, "GET", "/boom")
-    assert is_canonical(response, 500, "unavailable", served.base_url)
+    check_canonical(served, response, 500, "unavailable")
     assert "secret" not in response.text
 
 
@@ -417,7 +421,7 @@ async def test_an_http_error_of_the_mcp_endpoint_has_the_error_body(
     served, document, headers, body, status
 ):
     response = await served.client.post("/api/v1/mcp", content=body, headers=headers)
-    assert is_canonical(response, status, "invalid_parameter", served.base_url)
+    check_canonical(served, response, status, "invalid_parameter")
     document.check_response("POST", "/api/v1/mcp", response)
 
 
@@ -451,7 +455,7 @@ async def test_a_protocol_error_is_documented_as_json_rpc(served, document):
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_an_unknown_path_is_refused_with_the_existing_ones(served, method, path, meant):
     response = await served.client.request(method, path)
-    assert is_canonical(response, 404, "invalid_parameter", served.base_url)
+    check_canonical(served, response, 404, "invalid_parameter")
     assert "www-authenticate" not in response.headers
     message = response.json()["message"]
     for right, known in list_operations(served):

@@ -62,6 +62,16 @@ def refused(path: str, content: bytes) -> str:
     return error.message
 
 
+async def post(
+    served: RunningService, document: OpenApiDocument, path: str, status: int, **sent: Any
+) -> httpx.Response:
+    """Return the response to a body, whose status and shape are as documented."""
+    response = await served.client.post(path, **sent)
+    assert response.status_code == status
+    document.check_response("POST", path, response)
+    return response
+
+
 async def begun(served: RunningService) -> Any:
     response = await served.client.post(CHECKOUT, json=EMAIL)
     assert response.status_code == 201
@@ -102,10 +112,8 @@ async def claimed(served: RunningService, checkout: dict[str, Any]) -> httpx.Res
 async def test_a_key_is_bought_and_every_answer_is_as_documented(
     served: RunningService, document: OpenApiDocument
 ) -> None:
-    answer = await served.client.post(CHECKOUT, json={**EMAIL, "agent_name": "Trader \U0001f916"})
-    assert answer.status_code == 201
-    document.check_response("POST", CHECKOUT, answer)
-    checkout = answer.json()
+    body = {**EMAIL, "agent_name": "Trader \U0001f916"}
+    checkout = (await post(served, document, CHECKOUT, 201, json=body)).json()
     pending = await claimed(served, checkout)
     paid = await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     assert paid.status_code == 200
@@ -151,10 +159,9 @@ async def test_a_request_for_terms_is_201_and_its_update_200(
     names = ("agent_name", "operator", "use_case", "expected_volume")
     sent = {**EMAIL, **{name: f"repeat this {name}" for name in names}}
     for status, said in ((201, "received"), (200, "updated")):
-        response = await served.client.post(REQUEST, json=sent)
-        assert (response.status_code, response.json()["status"]) == (status, said)
-        document.check_response("POST", REQUEST, response)
+        response = await post(served, document, REQUEST, status, json=sent)
         assert set(response.json()) == {"status", "message"}
+        assert response.json()["status"] == said
         assert "replies by e-mail" in response.json()["message"]
         assert not [text for text in sent.values() if text in response.text]
 
@@ -378,9 +385,7 @@ async def test_a_refused_body_is_documented_and_counts_as_no_attempt(
         for content in (b"", b"{", b"{}", b'{"contact_email": "nobody"}', b'{"claim_token": ""}'):
             # More in all than the limit of 30 attempts.
             for _ in range(7):
-                response = await served.client.post(path, content=content)
-                assert response.status_code == 400
-                document.check_response("POST", path, response)
+                response = await post(served, document, path, 400, content=content)
                 assert set(response.json()) == {"error", "message", "docs"}
         response = await served.client.post(path, json=GOOD[path])
         assert response.status_code == (404 if path == CLAIM else 201)
@@ -423,9 +428,7 @@ def test_a_malformed_claim_token_is_400_and_never_repeated(token: Any) -> None:
 async def test_any_other_claim_token_is_unknown_and_never_repeated(
     served: RunningService, document: OpenApiDocument, token: str
 ) -> None:
-    response = await served.client.post(CLAIM, json={"claim_token": token})
-    assert response.status_code == 404
-    document.check_response("POST", CLAIM, response)
+    response = await post(served, document, CLAIM, 404, json={"claim_token": token})
     assert "AAAA" not in response.text
 
 
@@ -465,9 +468,7 @@ async def test_the_largest_body_is_accepted_and_a_longer_one_is_refused(
         fitting = json.dumps(GOOD[path]).encode().ljust(64 << 10)
         assert (await served.client.post(path, content=fitting)).status_code in (201, 404)
         for content in (fitting + b" ", chunks()):
-            response = await served.client.post(path, content=content)
-            assert response.status_code == 400
-            document.check_response("POST", path, response)
+            await post(served, document, path, 400, content=content)
 
 
 @pytest.mark.clause("4.0.1")
@@ -487,10 +488,9 @@ async def test_the_31st_attempt_in_ten_minutes_is_429_only_on_that_route(
     for number in range(30):
         email = {"contact_email": f"agent{number}@example.com"}
         assert (await served.client.post(path, json=email)).status_code == 201
-    response = await served.client.post(path, json=EMAIL)
-    assert (response.status_code, response.json()["error"]) == (429, "rate_limited")
+    response = await post(served, document, path, 429, json=EMAIL)
+    assert response.json()["error"] == "rate_limited"
     assert response.headers["retry-after"] == "600"
-    document.check_response("POST", path, response)
     (other,) = {CHECKOUT, REQUEST} - {path}
     assert (await served.client.post(other, json=EMAIL)).status_code == 201
 
@@ -504,10 +504,9 @@ async def test_a_failing_processor_is_503_with_a_retry_time(
     checkout = await begun(served)
     billing.open_error = billing.payments["cs_1"] = BillingError("no route to the processor")
     for path, body in ((CHECKOUT, EMAIL), (CLAIM, {"claim_token": checkout["claim_token"]})):
-        response = await served.client.post(path, json=body)
-        assert (response.status_code, response.headers["retry-after"]) == (503, "30")
+        response = await post(served, document, path, 503, json=body)
+        assert response.headers["retry-after"] == "30"
         assert "no route" not in response.text
-        document.check_response("POST", path, response)
 
 
 async def test_a_client_that_gives_up_takes_no_key_from_its_second_attempt(
