@@ -11,7 +11,7 @@ from mcp_server.tools.tool_table import TOOLS
 from rest_shim.manifest import build_manifest
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import fetch_document
-from tests.support.running_service import run_service, served as served
+from tests.support.running_service import fetch, run_service, served as served
 
 pytestmark = pytest.mark.clause("documents")
 
@@ -49,9 +49,7 @@ HEADINGS = [
 
 
 async def served_manifest(service):
-    response = await service.client.get("/api/v1")
-    assert response.status_code == 200
-    return response.json()
+    return (await fetch(service.client, "GET", "/api/v1", 200)).json()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -16,7 +16,7 @@ from tests.support.openapi_document import (
     list_operations,
     to_documented_path,
 )
-from tests.support.running_service import served as served
+from tests.support.running_service import fetch, served as served
 
 pytestmark = pytest.mark.clause("documents")
 
@@ -379,8 +379,13 @@ async def test_the_response_of_every_get_route_matches_the_document(served_alone
     document = await fetch_document(served_alone)
     reads = [path for method, path in list_operations(served_alone) if method == "GET"]
     for path in reads:
-        response = await served_alone.client.get(path, headers=served_alone.key_headers)
-        assert response.status_code == (400 if path.endswith(PROOF_PATH) else 200)
+        response = await fetch(
+            served_alone.client,
+            "GET",
+            path,
+            400 if path.endswith(PROOF_PATH) else 200,
+            headers=served_alone.key_headers,
+        )
         document.check_response("GET", to_documented_path(path), response)
 
 

@@ -22,7 +22,7 @@ from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from tests.doubles.stripe.server import WEBHOOK_SECRET, sign_payload
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import OpenApiDocument, document as document, fetch_document
-from tests.support.running_service import ManualClock, RunningService, run_service
+from tests.support.running_service import ManualClock, RunningService, fetch, run_service
 from tests.support.sandbox_shop import HeldProvider, StripeShop, shop as shop
 
 pytestmark = pytest.mark.clause("sales")
@@ -66,16 +66,13 @@ async def post(
     served: RunningService, document: OpenApiDocument, path: str, status: int, **sent: Any
 ) -> httpx.Response:
     """Return the response to a body, whose status and shape are as documented."""
-    response = await served.client.post(path, **sent)
-    assert response.status_code == status
+    response = await fetch(served.client, "POST", path, status, **sent)
     document.check_response("POST", path, response)
     return response
 
 
 async def begun(served: RunningService) -> Any:
-    response = await served.client.post(CHECKOUT, json=EMAIL)
-    assert response.status_code == 201
-    return response.json()
+    return (await fetch(served.client, "POST", CHECKOUT, 201, json=EMAIL)).json()
 
 
 async def claimed(served: RunningService, checkout: dict[str, Any]) -> httpx.Response:
@@ -115,8 +112,7 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
     body = {**EMAIL, "agent_name": "Trader \U0001f916"}
     checkout = (await post(served, document, CHECKOUT, 201, json=body)).json()
     pending = await claimed(served, checkout)
-    paid = await served.client.post(checkout["checkout_url"], data={"action": "pay"})
-    assert paid.status_code == 200
+    paid = await fetch(served.client, "POST", checkout["checkout_url"], 200, data={"action": "pay"})
     active = await claimed(served, checkout)
     redeemed = await claimed(served, checkout)
     key = {"Authorization": f"Bearer {active.json()['api_key']}"}
@@ -387,8 +383,7 @@ async def test_a_refused_body_is_documented_and_counts_as_no_attempt(
             for _ in range(7):
                 response = await post(served, document, path, 400, content=content)
                 assert set(response.json()) == {"error", "message", "docs"}
-        response = await served.client.post(path, json=GOOD[path])
-        assert response.status_code == (404 if path == CLAIM else 201)
+        await fetch(served.client, "POST", path, 404 if path == CLAIM else 201, json=GOOD[path])
 
 
 @pytest.mark.clause("4.12.3", "7.16")
@@ -451,8 +446,7 @@ async def test_a_secret_in_the_wrong_field_is_not_repeated(served: RunningServic
         UNKNOWN,
     )
     for path, body in product(ROUTES, bodies):
-        response = await served.client.post(path, json=body)
-        assert response.status_code == 400
+        response = await fetch(served.client, "POST", path, 400, json=body)
         assert "AAAAAAAAAA" not in response.text
 
 
@@ -476,8 +470,7 @@ async def test_the_body_is_json_under_any_content_type(served: RunningService) -
     form = {"content-type": "application/x-www-form-urlencoded"}
     for headers in ({}, form, {"accept": "text/html"}):
         content = json.dumps(EMAIL).encode()
-        response = await served.client.post(CHECKOUT, content=content, headers=headers)
-        assert response.status_code == 201
+        await fetch(served.client, "POST", CHECKOUT, 201, content=content, headers=headers)
 
 
 @pytest.mark.clause("4.11.9", "4.13.10", "7.25", "7.26", "8.50")
@@ -565,8 +558,7 @@ PATH = "/webhooks/stripe"
 
 async def test_a_message_that_is_not_from_stripe_gets_the_error_body(shop: StripeShop) -> None:
     for sent in (None, {b"Stripe-Signature": b"t=1,v1=00"}, {b"Stripe-Signature": b"t=1,v1=\xff"}):
-        answer = await shop.served.client.post(PATH, content=b"{}", headers=sent)
-        assert answer.status_code == 400
+        answer = await fetch(shop.served.client, "POST", PATH, 400, content=b"{}", headers=sent)
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.json().keys() == {"error", "message", "docs"}
         assert answer.json()["error"] == "invalid_parameter"
@@ -578,8 +570,7 @@ async def test_a_message_may_be_longer_than_other_bodies(
 ) -> None:
     body = b"{}".ljust(size)
     headers = {"Stripe-Signature": sign_payload(body, shop.clock.now // 1000, WEBHOOK_SECRET)}
-    answer = await shop.served.client.post(PATH, content=body, headers=headers)
-    assert answer.status_code == status
+    answer = await fetch(shop.served.client, "POST", PATH, status, content=body, headers=headers)
     # The body that fits is read whole: its signature is right, and it is not an event.
     said = "256 KiB" if status == 413 else "not a Stripe event"
     assert said in answer.json()["message"]
@@ -599,6 +590,5 @@ async def test_no_public_document_lists_the_address(shop: StripeShop) -> None:
 async def test_the_address_exists_only_if_stripe_bills(
     served: RunningService,
 ) -> None:
-    answer = await served.client.post(PATH, content=b"{}")
-    assert answer.status_code == 404
+    answer = await fetch(served.client, "POST", PATH, 404, content=b"{}")
     assert answer.json()["error"] == "invalid_parameter"

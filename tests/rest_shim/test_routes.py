@@ -26,7 +26,7 @@ from tests.support.bad_inputs import (
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage
 from tests.support.openapi_document import list_operations
 from tests.support.row_builders import run_sql
-from tests.support.running_service import RunningService, served as served
+from tests.support.running_service import RunningService, fetch, served as served
 
 pytestmark = pytest.mark.clause("answers", "documents")
 
@@ -159,8 +159,7 @@ async def test_a_query_string_is_read_strictly(served, query):
 @pytest.mark.clause("1.38", "7.17")
 @pytest.mark.parametrize("path", KEYED_PATHS.values())
 async def test_a_missing_key_is_reported_before_bad_parameters(served, path):
-    response = await served.client.get(f"/api/v1{path}?colour=red")
-    assert response.status_code == 401
+    response = await fetch(served.client, "GET", f"/api/v1{path}?colour=red", 401)
     assert response.headers["www-authenticate"] == "Bearer"
     assert response.json()["error"] == "missing_key"
     assert "how_to_get_access" in response.json()
@@ -181,8 +180,7 @@ async def test_nothing_computed_yet_says_when_to_retry(served_empty, path):
     "query", ["colour=red", "hours=1&hours=2", "limit=&=5", "%zz&%ff", "limit=many"]
 )
 async def test_open_endpoints_ignore_every_parameter_but_their_own(served, path, query):
-    plain = await served.client.get(path)
-    assert plain.status_code == 200
+    plain = await fetch(served.client, "GET", path, 200)
     assert (await served.client.get(f"{path}?{query}")).content == plain.content
 
 

@@ -205,6 +205,15 @@ class RunningService:
         return error
 
 
+async def fetch(
+    client: httpx.AsyncClient, method: str, path: str, status: int, **sent: Any
+) -> httpx.Response:
+    """Return the response to a request, which has the given status."""
+    response = await client.request(method, path, **sent)
+    assert response.status_code == status, response.text
+    return response
+
+
 @contextmanager
 def open_loopback_socket() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:

@@ -15,7 +15,7 @@ from access.sign_in import MAIL_LIMIT
 from schemas.vocabulary import DAY_MS
 from store.access_rows import DayUsage, MembershipRow, ToolUsage
 from tests.support.example_market import HOUR_MS, NOON
-from tests.support.running_service import RunningService, Transport
+from tests.support.running_service import RunningService, Transport, fetch
 from tests.support.sandbox_shop import HeldProvider
 from tests.support.web_page import (
     API_KEY,
@@ -244,8 +244,9 @@ async def test_the_key_of_an_unclaimed_payment_is_created_here_once_by_its_membe
         text = (await member.get_home()).text
         assert "No agent has claimed" not in text
         assert "1 of 5 keys in use" in text
-    claim = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
-    assert claim.status_code == 409
+    claim = await fetch(
+        served.client, "POST", "/api/v1/access/claim", 409, json={"claim_token": token}
+    )
     assert f"{served.base_url}{HOME}" in claim.json()["message"]
 
 

@@ -39,6 +39,7 @@ from tests.support.example_market import (
 from tests.support.row_builders import create_session_cookie
 from tests.support.running_service import (
     RunningService,
+    fetch,
     publish_assets,
     run_service,
     served as served,
@@ -440,16 +441,21 @@ async def test_a_member_stars_assets_without_a_script(served):
 async def test_only_members_forms_change_a_watchlist(served):
     cookie = await create_session_cookie(served.access, served.clock)
     for fields in ({"add": "BTC"}, {"add": "BTC", "form_token": "0" * 64}):
-        sent = await served.client.post("/watchlist", data=fields, headers={"cookie": cookie})
-        assert sent.status_code == 403
+        await fetch(
+            served.client, "POST", "/watchlist", 403, data=fields, headers={"cookie": cookie}
+        )
     assert (await served.client.post("/watchlist", data={"add": "BTC"})).status_code == 303
     page = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
     assert set(list_stars(page).values()) == {"add"}
     token = {"form_token": page.fields["form_token"]}
-    unknown = await served.client.post(
-        "/watchlist", data={"add": "BTCC", **token}, headers={"cookie": cookie}
+    await fetch(
+        served.client,
+        "POST",
+        "/watchlist",
+        404,
+        data={"add": "BTCC", **token},
+        headers={"cookie": cookie},
     )
-    assert unknown.status_code == 404
     former = await create_session_cookie(served.access, served.clock, is_member=False)
     assert "form_token" in (await served.get_page("/", cookie=former)).text
     assert not list_stars(Page(await served.get_page("/", cookie=former)))
@@ -496,8 +502,7 @@ async def test_the_time_of_the_data_is_cheap_to_ask(served_alone: RunningService
     later = NOON + HOUR_MS
     change = make_change(later, "NVDA", "ceres", "4h", -1, 0)
     await served_alone.market.commit(make_batch(later, [change]))
-    newer = await served_alone.client.get(address, headers=known)
-    assert newer.status_code == 200
+    newer = await fetch(served_alone.client, "GET", address, 200, headers=known)
     assert newer.json().items() >= {"as_of": "2026-09-30T13:03:00.000Z", "changes": 1}.items()
 
 

@@ -20,6 +20,7 @@ from store.access_rows import PendingAuthorization
 from tests.support.running_service import (
     ManualClock,
     RunningService,
+    fetch,
     open_loopback_socket,
     run_app,
     run_service,
@@ -166,8 +167,7 @@ async def test_opening_the_page_and_heads_approve_nothing(
     token = (await member.get_home()).fields["form_token"]
     sent = {"request": pending.id, "action": "allow", "form_token": token}
     for method in ("GET", "HEAD"):
-        answer = await member.client.request(method, "/oauth/consent", params=sent)
-        assert answer.status_code == 200
+        await fetch(member.client, method, "/oauth/consent", 200, params=sent)
     assert await is_pending(served, pending)
 
 
@@ -308,8 +308,14 @@ async def test_a_form_of_another_session_or_site_or_without_an_action_does_nothi
     token = (await member.get_home()).fields["form_token"]
     fields = {"request": pending.id, "action": "allow", "form_token": token} | changed
     sent = {name: value for name, value in fields.items() if value is not None}
-    answer = await member.client.post("/oauth/consent", data=sent, headers=headers)
-    assert answer.status_code == (400 if title.startswith("accepted") else 403)
+    answer = await fetch(
+        member.client,
+        "POST",
+        "/oauth/consent",
+        400 if title.startswith("accepted") else 403,
+        data=sent,
+        headers=headers,
+    )
     assert title in answer.text
     assert await is_pending(served, pending)
 

@@ -34,7 +34,7 @@ from schemas.vocabulary import INDICATOR_IDS
 from service.commands.cli import print_registration
 from serving.context import Context
 from tests.support.example_market import make_coverage
-from tests.support.running_service import RunningService, run_service, served as served
+from tests.support.running_service import RunningService, fetch, run_service, served as served
 from tests.support.web_page import MAX_BYTES, Page, check_page
 from web.discovery import DISCOVERY_PATHS, render_llms_text
 from web.docs import (
@@ -71,8 +71,9 @@ async def test_a_page_is_public_short_and_cached_for_a_minute(
     assert 30 < len(str(metas["description"])) < 200
     size = len(answer.content)
     for link in (*page.find_all("link"), *page.find_all("script")):
-        asset = await served.client.get(urljoin(path, str(link.get("href") or link.get("src"))))
-        assert asset.status_code == 200
+        asset = await fetch(
+            served.client, "GET", urljoin(path, str(link.get("href") or link.get("src"))), 200
+        )
         size += 0 if "rapidoc" in str(link) else len(asset.content)
     assert size < MAX_BYTES
 
@@ -194,9 +195,7 @@ class Sections(HTMLParser):
 
 
 async def shown(served: RunningService, name: str) -> Sections:
-    answer = await served.client.get(f"/docs/{name}")
-    assert answer.status_code == 200
-    return Sections(answer.text)
+    return Sections((await fetch(served.client, "GET", f"/docs/{name}", 200)).text)
 
 
 async def test_the_tools_page_describes_every_tool_completely(served: RunningService) -> None:
@@ -374,8 +373,7 @@ async def test_a_file_is_public_cached_and_revalidated_and_read_by_pages_of_any_
     served: RunningService, path: str
 ) -> None:
     origin = {"origin": "https://other.example"}
-    got = await served.client.get(path, headers=origin)
-    assert got.status_code == 200
+    got = await fetch(served.client, "GET", path, 200, headers=origin)
     assert got.headers["content-type"] == TYPES[path]
     assert got.headers["cache-control"] == "public, max-age=3600"
     assert got.headers["access-control-allow-origin"] == "*"
@@ -386,8 +384,7 @@ async def test_a_file_is_public_cached_and_revalidated_and_read_by_pages_of_any_
     assert (head.status_code, head.content) == (200, b"")
     assert (await served.client.post(path)).status_code == 405
     preflight = {**origin, "access-control-request-method": "GET"}
-    asked = await served.client.options(path, headers=preflight)
-    assert asked.status_code == 204
+    asked = await fetch(served.client, "OPTIONS", path, 204, headers=preflight)
     assert "If-None-Match" in asked.headers["access-control-allow-headers"]
 
 
@@ -486,8 +483,7 @@ async def test_every_entry_of_the_catalog_leads_to_a_file_of_its_type(
     types = []
     for entry in catalog["entries"]:
         assert entry["identifier"].startswith("urn:air:127.0.0.1:")
-        got = await served.client.get(entry["url"])
-        assert got.status_code == 200
+        got = await fetch(served.client, "GET", entry["url"], 200)
         types.append((entry["type"], got.headers["content-type"].split(";")[0]))
     assert types == [
         ("application/mcp-server-card+json", "application/mcp-server-card+json"),

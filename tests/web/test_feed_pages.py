@@ -31,6 +31,7 @@ from tests.support.example_market import (
 )
 from tests.support.running_service import (
     RunningService,
+    fetch,
     publish_assets,
     run_service,
     served as served,
@@ -422,8 +423,7 @@ async def test_without_a_live_key_an_atom_feed_is_refused_or_the_sample(
     served: RunningService, authorization: str | None, status: int
 ):
     headers = {"Authorization": authorization} if authorization else {}
-    answer = await served.client.get("/feed.atom?timeframe=1h", headers=headers)
-    assert answer.status_code == status
+    answer = await fetch(served.client, "GET", "/feed.atom?timeframe=1h", status, headers=headers)
     if authorization is None:
         feed = read_atom(answer)
         assert "Sample, not live data" in feed.findtext("a:title", "", ATOM)

@@ -20,7 +20,7 @@ from access.sign_in import MAIL_LIMIT, SESSION_MS, create_owner_link
 from access.throttle import Limit
 from tests.doubles.smtp.server import Mailbox
 from tests.support.example_market import make_coverage
-from tests.support.running_service import RunningService, run_service
+from tests.support.running_service import RunningService, fetch, run_service
 from tests.support.web_page import (
     EMAIL,
     HOME,
@@ -72,8 +72,7 @@ async def test_a_visitor_is_redirected_to_the_sign_in_form_also_with_an_unknown_
 ) -> None:
     assert await is_signed_out(served.client)
     for value in ("", "x", "A" * 43, "a=b"):
-        answer = await served.client.get(HOME, headers={"Cookie": f"signals_session={value}"})
-        assert answer.status_code == 303
+        await fetch(served.client, "GET", HOME, 303, headers={"Cookie": f"signals_session={value}"})
     answer = await served.client.get("/settings", follow_redirects=True)
     page = check_page(answer, 200, "Sign in")
     assert str(answer.url) == f"{served.base_url}/sign-in"
@@ -218,8 +217,7 @@ async def test_the_session_cookie_is_http_only_and_over_tls_secure_and_bound_to_
         assert token.startswith("__Host-signals_session=")
         assert set(attributes) == {*own, "Secure"}
         for sent, status in ((token, 200), (token.removeprefix("__Host-"), 303)):
-            answer = await public.client.get(HOME, headers={"Cookie": sent})
-            assert answer.status_code == status
+            await fetch(public.client, "GET", HOME, status, headers={"Cookie": sent})
 
 
 @pytest.mark.clause("dashboard")
@@ -338,8 +336,7 @@ async def test_no_key_opens_a_page_of_the_owner_or_of_members(served: RunningSer
             {"cookie": f"signals_session={api_key}"},
         ):
             for path, status in (("/operations", 403), (HOME, 303)):
-                answer = await served.client.get(path, headers=headers)
-                assert answer.status_code == status
+                await fetch(served.client, "GET", path, status, headers=headers)
             sent = {"request": pending.id, "action": "allow"}
             answer = await served.client.post("/oauth/consent", data=sent, headers=headers)
             assert answer.headers["location"] == f"..{build_path(pending)}"
@@ -381,10 +378,14 @@ async def test_a_signed_in_owner_connects_a_program_with_the_token_of_the_sessio
         assert "signed in as the owner" in shown.text
         fields = {"request": pending.id, "action": "allow_as_owner"}
         for token in ("", "0" * 64):
-            forged = await public.client.post(
-                "/oauth/consent", data={**fields, "form_token": token}, headers=own
+            await fetch(
+                public.client,
+                "POST",
+                "/oauth/consent",
+                403,
+                data={**fields, "form_token": token},
+                headers=own,
             )
-            assert forged.status_code == 403
         token = shown.fields["form_token"]
         answer = await public.client.post(
             "/oauth/consent", data={**fields, "form_token": token}, headers=own
@@ -434,8 +435,7 @@ async def test_a_form_without_the_token_of_its_session_or_of_another_site_does_n
     for path, fields in await list_forms(member):
         given = fields if token is None else {**fields, "form_token": token}
         content = urlencode(given, encoding="utf-8", errors="surrogatepass")
-        answer = await member.client.post(path, content=content, headers=headers)
-        assert answer.status_code == 403
+        answer = await fetch(member.client, "POST", path, 403, content=content, headers=headers)
         assert headers or "session" in check_page(answer, 403, "Something went wrong").text
     assert await is_unchanged(member)
 
@@ -459,8 +459,7 @@ async def test_another_site_can_neither_request_a_link_nor_sign_a_visitor_in_wit
 ) -> None:
     for headers in (*FOREIGN, {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"}):
         for path, sent in ((link, {}), ("/sign-in", {"contact_email": OTHER})):
-            answer = await served.client.post(path, data=sent, headers=headers)
-            assert answer.status_code == 403
+            answer = await fetch(served.client, "POST", path, 403, data=sent, headers=headers)
             assert "set-cookie" not in answer.headers
     own = {"Origin": served.base_url, "Sec-Fetch-Site": "same-origin"}
     assert (await served.client.post(link, headers=own)).status_code == 303
@@ -470,8 +469,7 @@ async def test_another_site_can_neither_request_a_link_nor_sign_a_visitor_in_wit
 async def test_a_form_that_the_user_resends_is_accepted(member: MemberBrowser) -> None:
     again = {"Sec-Fetch-Site": "none"}
     token = (await member.get_home()).fields["form_token"]
-    answer = await member.client.post("/sign-out", data={"form_token": token}, headers=again)
-    assert answer.status_code == 303
+    await fetch(member.client, "POST", "/sign-out", 303, data={"form_token": token}, headers=again)
 
 
 @pytest.mark.clause("dashboard")

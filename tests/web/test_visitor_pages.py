@@ -16,7 +16,7 @@ from schemas.signals import SignalsResponse
 from schemas.vocabulary import HOUR_MS, TIMEFRAMES
 from tests.support.example_market import NAMES, NOON, make_batch, make_change
 from tests.support.row_builders import create_session_cookie
-from tests.support.running_service import RunningService, run_service
+from tests.support.running_service import RunningService, fetch, run_service
 from tests.support.web_page import (
     WELCOME,
     MemberBrowser,
@@ -192,8 +192,7 @@ async def test_the_beginning_of_a_too_long_address_is_no_address(
 ) -> None:
     for path in ("/sign-in", "/buy"):
         typed = {"contact_email": beginning.ljust(400) + "z", "billing": "monthly"}
-        answer = await served.client.post(path, data=typed)
-        assert answer.status_code == 400
+        answer = await fetch(served.client, "POST", path, 400, data=typed)
         assert "not an e-mail address" in answer.text
 
 
@@ -204,8 +203,9 @@ async def test_the_beginning_of_a_too_long_address_is_no_address(
     ],
 )
 async def test_a_form_has_at_most_8_kib(served: RunningService, path: str) -> None:
-    answer = await served.client.post(path, content=b"x=" + b"z" * 8191, headers=BROWSER)
-    assert answer.status_code == 413
+    answer = await fetch(
+        served.client, "POST", path, 413, content=b"x=" + b"z" * 8191, headers=BROWSER
+    )
     assert "exceeds 8 KiB" in answer.text
 
 
@@ -340,8 +340,7 @@ async def test_a_filter_of_the_sample_is_refused_for_what_it_lacks(
     served_alone: RunningService, path: str, expected: str, unexpected: str
 ) -> None:
     served_alone.clock.now += 60 * 24 * HOUR_MS
-    answer = await served_alone.client.get(path)
-    assert answer.status_code == 400
+    answer = await fetch(served_alone.client, "GET", path, 400)
     assert expected in answer.text
     assert unexpected not in answer.text
 
