@@ -50,12 +50,18 @@ async def test_a_member_creates_a_second_key_without_a_purchase_and_it_works_at_
 async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
     served: RunningService, member: MemberBrowser
 ) -> None:
-    page = check_page(await member.create_key("laptop"), 201, "Your new key")
+    page = check_page(
+        await member.create_key("laptop"),
+        201,
+        "Your new key",
+        "claude mcp add",
+        ".cursor/mcp.json",
+        "[mcp_servers.signals]",
+        served.base_url,
+    )
     shown = API_KEY.findall(page.text)
     assert len(shown) == 2  # By itself, and in the line for the shell.
     assert f"export SIGNALS_API_KEY={shown[0]}" in page.text
-    for line in ("claude mcp add", ".cursor/mcp.json", "[mcp_servers.signals]", served.base_url):
-        assert line in page.text
     copied = [text["data-copy"] for text in page.find_all("pre")]
     assert copied[:3] == ["the key", "the line for the shell", "the lines for Claude Code"]
     assert not API_KEY.search((await member.get_home()).text)
