@@ -1,15 +1,14 @@
 """Fixtures over the small market: its folder, its universe, a replayed store, the command."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-import structlog
 
 from compute.universe import Universe
-from service.commands.cli import main
+from tests.support.signals_command import run_signals
 from tests.support.small_market import (
     Content,
     load_small_universe,
@@ -18,17 +17,7 @@ from tests.support.small_market import (
     write_universe,
 )
 
-
-@dataclass(frozen=True)
-class CommandResult:
-    """The exit status and the output of one run of the command."""
-
-    status: int
-    out: str
-    err: str
-
-
-RunSignals = Callable[..., CommandResult]
+RunSignals = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -54,19 +43,15 @@ def whole(small_market_parent: Path, bars_folder: Path, universe: Universe) -> C
 
 
 @pytest.fixture
-def signals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[RunSignals]:
-    """The command as an operator runs it, on a database in `tmp_path`, in this process."""
-    monkeypatch.setenv("SIGNALS_UNIVERSE", str(write_universe(tmp_path)))
-    monkeypatch.setenv("SIGNALS_METRICS_PORT", "0")
+def signals(tmp_path: Path) -> RunSignals:
+    """The command as an operator runs it on the small market, with a database in `tmp_path`."""
+    universe = str(write_universe(tmp_path))
 
-    def run(*arguments: object, database: Path | None = None) -> CommandResult:
-        monkeypatch.setenv("SIGNALS_DATABASE_URL", f"sqlite:///{database or tmp_path / 'cli.db'}")
-        capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return CommandResult(status, printed.out, printed.err)
+    def run(
+        *arguments: object, database: Path | None = None, **settings: str
+    ) -> CompletedProcess[str]:
+        settings = {"universe": universe, **settings}
+        url = f"sqlite:///{database or tmp_path / 'cli.db'}"
+        return run_signals(tmp_path, *map(str, arguments), database_url=url, **settings)
 
-    yield run
-    structlog.reset_defaults()
+    return run

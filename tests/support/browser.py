@@ -180,8 +180,12 @@ async def open_tab(
     cookies: Collection[dict[str, str]] = (),
     *,
     is_scripted: bool = True,
+    accepts: str = "(?!)",
 ) -> AsyncIterator[BrowserWindow]:
-    """Open a page that shares nothing with others; `cookies` are sent from the first page on."""
+    """Open a page that shares nothing with others; `cookies` are sent from the first page on.
+
+    At the end, the browser must have logged nothing but what the pattern `accepts` matches.
+    """
     page = await browser.new_page(
         viewport={"width": width, "height": HEIGHTS[width]},
         color_scheme=scheme,
@@ -191,21 +195,15 @@ async def open_tab(
     page.set_default_timeout(WITHIN_MS)
     try:
         await page.context.add_cookies([*cookies])
-        yield BrowserWindow(page, is_scripted)
+        window = BrowserWindow(page, is_scripted)
+        yield window
+        assert [said for said in window.complaints if not re.search(accepts, said)] == []
     finally:
         await page.context.close()
 
 
 @asynccontextmanager
-async def open_window(
-    width: int,
-    scheme: str = "light",
-    cookies: Collection[dict[str, str]] = (),
-    *,
-    is_scripted: bool = True,
-) -> AsyncIterator[BrowserWindow]:
-    async with (
-        open_browser() as browser,
-        open_tab(browser, width, scheme, cookies, is_scripted=is_scripted) as window,
-    ):
+async def open_window(*given: Any, **options: Any) -> AsyncIterator[BrowserWindow]:
+    """Open a page as `open_tab` does, in a browser of its own."""
+    async with open_browser() as browser, open_tab(browser, *given, **options) as window:
         yield window

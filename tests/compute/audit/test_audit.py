@@ -325,7 +325,7 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     )
     assert report.checked["commits"] > 2
     ran = signals("audit", database=databases.fresh)
-    assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
+    assert (ran.returncode, ran.stdout.splitlines()[-1], ran.stderr) == (0, "clean", "")
 
 
 @pytest.mark.prove
@@ -333,9 +333,9 @@ def test_a_pruned_store_is_clean_and_prunes_nothing_more(
     databases: Databases, universe: Universe, signals: RunSignals
 ):
     ran = signals("audit", database=databases.pruned)
-    assert (ran.status, ran.out.splitlines()[-1]) == (0, "clean")
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "clean")
     again = signals("prune", database=databases.pruned)
-    assert (again.status, again.out) == (0, "pruned 0 rows\n")
+    assert (again.returncode, again.stdout) == (0, "pruned 0 rows\n")
 
 
 HORIZON = "(SELECT CAST(value AS INTEGER) FROM facts WHERE key = 'pruned_before')"
@@ -413,9 +413,9 @@ def test_every_alteration_is_found(
     path = copy(altered, tmp_path / "copy.db")
     assert alter(path, statement) > 0
     ran = signals("audit", database=path)
-    assert ran.status == 1
-    assert named.format(**place) in ran.out
-    assert "findings" in ran.out.splitlines()[-1]
+    assert ran.returncode == 1
+    assert named.format(**place) in ran.stdout
+    assert "findings" in ran.stdout.splitlines()[-1]
 
 
 @pytest.mark.prove
@@ -440,8 +440,8 @@ async def test_rows_of_another_version_are_never_clean(
     newer = tuple(SecondLlnr() if i.id == "llnr" else i for i in INDICATORS)
     await replay_bars(path, folder, universe, START + 5 * DAY_S, newer)
     ran = await asyncio.to_thread(signals, "audit", database=path)
-    assert (ran.status, ran.err) == (2, "")
-    assert ran.out.splitlines()[1:] == [
+    assert (ran.returncode, ran.stderr) == (2, "")
+    assert ran.stdout.splitlines()[1:] == [
         "not verifiable: carry of alerts.llnr: v2002 (3)",
         "not verifiable: carry of llnr: v2 (4)",
         "no findings, but 7 not verifiable",

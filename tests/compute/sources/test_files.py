@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
     assert str(caught.value).startswith(f"{folder / name}: ")
     assert expected_text in str(caught.value)
     ran = signals("replay", "--bars", folder)
-    assert (ran.status, ran.out, ran.err) == (1, "", f"signals: {caught.value}\n")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", f"signals: {caught.value}\n")
     assert not (tmp_path / "cli.db").exists()
 
 
@@ -200,9 +200,9 @@ def test_a_folder_without_bars_is_one_line_and_stores_nothing(
         for name, text in content.items():
             (folder / name).write_text(text)
     ran = signals("replay", "--bars", folder)
-    assert ran.status == 1
-    assert ran.err.startswith(f"signals: {folder}: ")
-    assert ran.err.count("\n") == 1
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"signals: {folder}: ")
+    assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "cli.db").exists()
 
 
@@ -234,10 +234,10 @@ def test_replay_reports_how_many_bars_were_rejected(folder: Path, signals: RunSi
     rows = make_bars("BTC", list_opens(START, START + DAY_S))
     write_bars(folder, "BTC", [*rows, rows[0], rows[1]])
     ran = signals("replay", "--bars", folder)
-    assert ran.status == 0
-    *_, last = ran.err.splitlines()
+    assert ran.returncode == 0
+    *_, last = ran.stderr.splitlines()
     assert last == f"replayed files:{folder} to 2024-01-04T00:03:00.000Z; 2 rows rejected"
-    assert ran.err.count("\n") == 2  # one line for both rejected bars, and no progress bar
+    assert ran.stderr.count("\n") == 2  # one line for both rejected bars, and no progress bar
 
 
 async def test_an_asset_with_only_a_daily_file_has_daily_bars(tmp_path: Path, universe: Universe):
@@ -415,9 +415,9 @@ def test_a_folder_whose_name_is_no_text_is_replayed(tmp_path: Path, signals: Run
     folder.mkdir()
     write_bars(folder, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     ran = signals("replay", "--bars", folder)
-    assert ran.status == 0
-    assert r"/\u001bbars\xff to 2" in ran.err
-    assert ran.err.replace("\n", "").isprintable()
+    assert ran.returncode == 0
+    assert r"/\u001bbars\xff to 2" in ran.stderr
+    assert ran.stderr.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("change", ["grows", "is cut", "is written again"])
@@ -490,7 +490,7 @@ async def test_rows_outside_the_session_are_left_out_and_counted(
 
 
 def test_a_jump_that_is_listed_is_accepted_and_one_of_daily_bars_is_reported(
-    tmp_path: Path, universe: Universe, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, universe: Universe, signals: RunSignals
 ):
     rows = [(START + n * HOUR_S, *[100.0 / (5 if n > 2 else 1)] * 4, 1.0) for n in range(6)]
     write_bars(tmp_path, "BTC", rows)
@@ -504,8 +504,8 @@ def test_a_jump_that_is_listed_is_accepted_and_one_of_daily_bars_is_reported(
         " ts"
     )
     assert FilesSource(tmp_path, universe).doubts == [doubt]
-    monkeypatch.setenv("SIGNALS_SOURCE", f"files:{tmp_path}")
-    assert f"warn source: files:{tmp_path}; {doubt}\n" in signals("doctor").out
+    examined = signals("doctor", source=f"files:{tmp_path}")
+    assert f"warn source: files:{tmp_path}; {doubt}\n" in examined.stdout
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, 5 * HOUR_S, DAY_S])
@@ -593,22 +593,22 @@ def test_ten_million_rows_take_less_than_a_gigabyte(tmp_path: Path):
 
 
 def test_a_folder_with_only_future_bars_is_one_line_and_stores_nothing(
-    folder: Path, tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, signals: RunSignals
 ):
     write_bars(folder, "BTC", make_bars("BTC", list_opens(END_OF_2099, END_OF_2099 + DAY_S)))
-    monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")
+    source = f"files:{folder}"
     fault = (
         f"{folder}: all bars are in the future: the first one closes at 2099-12-31T01:00:00.000Z"
     )
     for command in (("replay", "--bars", folder), ("compute",)):
-        ran = signals(*command)
-        assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
-        assert ran.err.startswith(f"signals: {fault}")
+        ran = signals(*command, source=source)
+        assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1)
+        assert ran.stderr.startswith(f"signals: {fault}")
         # Only compute opens the database first.
         assert (tmp_path / "cli.db").exists() == (command == ("compute",))
-    examined = signals("doctor")
-    assert examined.status == 1
-    assert f"fix  source: {fault}" in examined.out
+    examined = signals("doctor", source=source)
+    assert examined.returncode == 1
+    assert f"fix  source: {fault}" in examined.stdout
 
 
 def test_line_endings_and_a_byte_order_mark_of_spreadsheets_are_read(
@@ -628,13 +628,13 @@ def test_a_store_takes_its_bars_from_one_folder_however_it_is_written(
         (tmp_path / name).mkdir()
         write_bars(tmp_path / name, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     (tmp_path / "link").symlink_to(tmp_path / "one")
-    assert signals("replay", "--bars", tmp_path / "one").status == 0
-    assert signals("replay", "--bars", tmp_path / "two" / ".." / "one").status == 0
-    assert signals("replay", "--bars", tmp_path / "link").status == 0
+    assert signals("replay", "--bars", tmp_path / "one").returncode == 0
+    assert signals("replay", "--bars", tmp_path / "two" / ".." / "one").returncode == 0
+    assert signals("replay", "--bars", tmp_path / "link").returncode == 0
     refused = signals("replay", "--bars", tmp_path / "two")
-    assert refused.status == 1
-    assert refused.err.count("\n") == 1
-    assert str(tmp_path / "one") in refused.err
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert str(tmp_path / "one") in refused.stderr
 
 
 DONE = START + 3 * DAY_S
@@ -852,35 +852,34 @@ async def test_the_bars_of_a_removed_asset_are_compared_up_to_its_removal(
 
 @pytest.mark.prove
 def test_every_command_refuses_a_changed_past_and_stores_nothing(
-    folder: Path, tmp_path: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, signals: RunSignals
 ):
     write_folder(folder)
-    assert signals("replay", "--bars", folder).status == 0
+    assert signals("replay", "--bars", folder).returncode == 0
     before = (tmp_path / "cli.db").read_bytes()
     write_folder(folder, edit_close(BTC, 5))
-    monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")
-    monkeypatch.setenv("SIGNALS_PORT", str(find_free_port()))
-    for command in (("replay", "--bars", folder), ("compute",), ("serve",)):
-        ran = signals(*command)
-        assert (ran.status, ran.out) == (1, "")
-        assert ran.err.startswith(f"signals: {folder}/BTC_1h.csv: rows that were computed differ")
-        assert ran.err.count("\n") == 1
-    examined = signals("doctor")
-    assert examined.status == 1
-    assert f"fix  source: {folder}/BTC_1h.csv: rows that were computed differ" in examined.out
+    settings = {"source": f"files:{folder}", "port": find_free_port()}
+    for command in (("replay", "--bars", folder), ("compute",), ("serve", "--workers", "1")):
+        ran = signals(*command, **settings)
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert ran.stderr.startswith(
+            f"signals: {folder}/BTC_1h.csv: rows that were computed differ"
+        )
+        assert ran.stderr.count("\n") == 1
+    examined = signals("doctor", **settings)
+    assert examined.returncode == 1
+    assert f"fix  source: {folder}/BTC_1h.csv: rows that were computed differ" in examined.stdout
     assert (tmp_path / "cli.db").read_bytes() == before
 
 
-def test_the_doctor_names_rejected_rows_and_ignored_files(
-    folder: Path, signals: RunSignals, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_doctor_names_rejected_rows_and_ignored_files(folder: Path, signals: RunSignals):
     write_folder(folder, [*BTC, BTC[0], BTC[1]])
     (folder / "BTC_1h.csv~").write_text("")
-    monkeypatch.setenv("SIGNALS_SOURCE", f"files:{folder}")
+    source = f"files:{folder}"
     expected_line = (
         f"warn source: files:{folder}; 2 rows rejected: open time is repeated; "
         "files ignored: BTC_1h.csv~\n"
     )
-    assert expected_line in signals("doctor").out  # before the first start
+    assert expected_line in signals("doctor", source=source).stdout  # before the first start
     signals("replay", "--bars", folder)
-    assert expected_line in signals("doctor").out
+    assert expected_line in signals("doctor", source=source).stdout

@@ -66,7 +66,6 @@ async def test_a_member_filters_as_they_type_and_opens_an_asset_by_keyboard(
         async with walk.page.expect_navigation():
             await walk.page.keyboard.press("Enter")
         assert await walk.title() == "Bitcoin (BTC)"
-        assert walk.complaints == []
 
 
 @pytest.mark.clause("pages")
@@ -90,7 +89,6 @@ async def test_each_filter_leaves_the_same_rows_with_and_without_a_script(
             await walk.page.wait_for_url("**/?*")
             assert (await shown(walk), await cells.count()) == by_script
             assert len(by_script[0]) > 0
-        assert walk.complaints == []
 
 
 @pytest.mark.clause("pages")
@@ -109,7 +107,6 @@ async def test_a_star_is_stored_and_the_watchlist_narrows_as_it_changes(
         await walk.page.locator("#ETH").wait_for(state="hidden")
         await walk.page.goto(f"{full.base_url}/?show=watched")
         assert await shown(walk) == ["BTC"]
-        assert walk.complaints == []
 
 
 # A tab behind another one, and the notifications that it shows.
@@ -154,7 +151,6 @@ async def test_new_readings_are_offered_counted_and_notified_and_never_move_the_
         async with walk.page.expect_navigation():
             await offer.click()
         assert "13:03 UTC" in await as_of.inner_text()
-        assert walk.complaints == []
 
 
 RANGE = "view.max - view.min"
@@ -217,7 +213,6 @@ async def test_the_chart_zooms_by_wheel_keys_buttons_and_drag(served: RunningSer
         bar = await walk.page.evaluate(f"chart.closes.indexOf({at})")
         assert await wait_for_range(walk, f"view.min < {bar} && {bar} < view.max") <= 60
         assert await walk.page.locator(".cursor line").count() == 1
-        assert walk.complaints == []
 
 
 @pytest.mark.clause("15.3")
@@ -239,7 +234,6 @@ async def test_a_tooltip_shows_prices_and_readings_of_a_bar_and_the_text_of_a_ma
         assert re.match(r"2026-\d\d-\d\d \d\d:00 UTC\n.+\nPrice [\d,.]+$", said)
         await walk.check_fits()
         await walk.check_accessible()
-        assert walk.complaints == []
 
 
 @pytest.mark.clause("15.3")
@@ -265,7 +259,8 @@ TITLES = {"feed": "Feed", "flips": "Flips", "confluence": "Confluence"}
 @pytest.mark.clause("pages")
 @pytest.mark.parametrize("width", WIDTHS)
 async def test_rows_and_errors_can_be_read_and_reached(served: RunningService, width: int) -> None:
-    async with open_window(width, "dark", await member_of(served)) as walk:
+    # A browser logs the status of the last page, which is 400.
+    async with open_window(width, "dark", await member_of(served), accepts="400") as walk:
         for path, title in TITLES.items():
             await walk.page.goto(f"{served.base_url}/{path}?timeframe=1h")
             await walk.wait_for_title(title)
@@ -277,8 +272,6 @@ async def test_rows_and_errors_can_be_read_and_reached(served: RunningService, w
         assert walk.complaints == []
         await walk.page.goto(f"{served.base_url}/feed?ticker=x&limit=0&since=now")
         await walk.wait_for_title("Feed")
-        # A browser logs the status of the page, which is 400.
-        assert [said for said in walk.complaints if "400" not in said] == []
         assert walk.hosts == {urlsplit(served.base_url).netloc}
 
 
@@ -307,7 +300,6 @@ async def test_a_form_sends_only_the_filters_that_are_set(served: RunningService
         await walk.page.click("label.fold")
         await walk.press("Clear")
         assert walk.page.url == f"{served.base_url}/feed"
-        assert walk.complaints == []
 
 
 @pytest.mark.clause("pages", "19.3", "19.5")
@@ -333,7 +325,6 @@ async def test_a_call_is_sent_with_the_key_which_is_kept_nowhere(
         assert served.api_key not in await page.evaluate(stored)
         await page.reload()
         await page.get_by_text("No API key applied").wait_for()
-        assert window.complaints == []
 
 
 @pytest.mark.clause("pages")
@@ -347,7 +338,6 @@ async def test_every_operation_is_listed_and_its_fields_have_names(served: Runni
         await page.get_by_role("textbox", name="ticker").wait_for()
         await window.check_fits()
         await window.check_accessible()
-        assert window.complaints == []
 
 
 @pytest.mark.clause("pages")
@@ -363,7 +353,6 @@ async def test_lines_are_copied_by_keyboard_and_the_page_confirms_it(
         await walk.page.get_by_role("status").get_by_text("Copied").wait_for()
         copied = await walk.page.evaluate("navigator.clipboard.readText()")
         assert copied == CLIENTS_BY_NAME["claude-code"].render_lines(served.base_url).rstrip()
-        assert walk.complaints == []
 
 
 @pytest.mark.clause("pages")
@@ -409,7 +398,6 @@ async def test_a_row_is_checked_in_the_browser_and_a_changed_one_or_false_path_i
             await box.fill(text)
         await walk.page.goto(f"{served.base_url}/log")
         await walk.wait_for_title("Log of the feed")
-        assert walk.complaints == []
 
 
 @pytest.mark.clause("pages")

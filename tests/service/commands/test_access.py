@@ -285,11 +285,11 @@ def test_one_doubtful_file_of_a_folder_keeps_all_from_being_written(
     (files / "BTC.csv").write_text(HEADER + ROWS)
     (files / "ETH.csv").write_text(HEADER + ROWS + ROWS.replace(",101,", ",100.5,", 1))
     ran = signals("import", str(files), "--to", str(tmp_path / "bars"))
-    assert (ran.status, (tmp_path / "bars").exists()) == (1, False)
-    assert "doubtful: " in ran.out
-    assert ran.err == "Nothing is written: 1 doubtful.\n"
+    assert (ran.returncode, (tmp_path / "bars").exists()) == (1, False)
+    assert "doubtful: " in ran.stdout
+    assert ran.stderr == "Nothing is written: 1 doubtful.\n"
     ran = signals("import", str(files), "--to", str(tmp_path / "bars"), "--repeated", "first")
-    assert ran.status == 0
+    assert ran.returncode == 0
     assert len([*(tmp_path / "bars").iterdir()]) == 2
 
 
@@ -309,8 +309,8 @@ def test_an_option_that_means_nothing_is_named(
     signals: RunSignals, tmp_path: Path, given: list[str], fault: str
 ):
     ran = signals("import", "BTC.csv", "--to", str(tmp_path / "bars"), *given)
-    assert (ran.status, ran.out) == (1, "")
-    assert fault in ran.err
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert fault in ran.stderr
 
 
 def test_a_missing_extra_is_named_with_how_to_install_it(
@@ -320,5 +320,5 @@ def test_a_missing_extra_is_named_with_how_to_install_it(
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "polars", None)
     ran = signals("import", "BTC.csv", "--to", str(tmp_path / "bars"))
-    assert ran.status == 1
-    assert f"(polars is missing): {describe_install('import')}" in ran.err
+    assert ran.returncode == 1
+    assert f"(polars is missing): {describe_install('import')}" in ran.stderr
