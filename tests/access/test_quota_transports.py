@@ -34,6 +34,7 @@ from tests.support.bad_inputs import (
     STATE,
     STATS,
     USAGE,
+    build_call,
     build_path,
 )
 from tests.support.example_market import make_coverage, seed_market
@@ -119,9 +120,7 @@ async def call_rest(served: RunningService, path: str, sent: dict[str, str]) -> 
 async def call_mcp(
     served: RunningService, tool: str, arguments: Any, sent: dict[str, str]
 ) -> Called:
-    params = {"name": tool, "arguments": arguments}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    response = await served.post_mcp(body, **sent)
+    response = await served.post_mcp(build_call(tool, arguments), **sent)
     result = response.json()["result"]
     meta = result.get("_meta", {})
     error = json.loads(result["content"][0]["text"]) if result["isError"] else {}

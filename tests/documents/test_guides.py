@@ -38,7 +38,7 @@ from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
 from tests.service.commands.test_cli import write_bars
 from tests.service.commands.test_serve import served_process
 from tests.support.example_market import make_coverage
-from tests.support.signals_command import ROOT, create_store, run_signals, write_cut_universe
+from tests.support.signals_command import ROOT, create_key, create_store, write_cut_universe
 from tools.generate_docs import FIRST_CLIENTS
 from tools.output_schemas import build_output_schema
 
@@ -149,7 +149,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
     """The address and a key of a service on a simulated market, as `make serve` starts it."""
     folder = tmp_path_factory.mktemp("readme")
     create_store(folder)
-    api_key = run_signals(folder, "keys", "create", "--label", "me").stdout.strip()
+    api_key = create_key(folder)
     with served_process(folder, universe=write_cut_universe(folder, TICKERS)) as (address, _):
         yield address, api_key
 

@@ -37,7 +37,7 @@ from tests.service.commands.test_serve import served_process
 from tests.support.bar_sets import advance_bar
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_flips
 from tests.support.running_service import RunningService, served as served
-from tests.support.signals_command import ROOT, run_signals
+from tests.support.signals_command import ROOT, create_key, run_signals
 from tests.support.small_market import DENSE, list_opens, make_bars, write_bars
 from tools.clauses import find_clause_tests, read_specification
 from web.docs import build_anchor
@@ -432,7 +432,7 @@ class Operator:
             address,
             _,
         ):
-            api_key = run_signals(self.folder, "keys", "create", "--label", "me").stdout.strip()
+            api_key = create_key(self.folder)
             state = str(self.folder / "state")
             done = run_signals(
                 self.folder, "verify", "--url", address, "--state", state, api_key=api_key

@@ -20,7 +20,7 @@ import pytest
 
 from tests.security.wire import open_raw_connection, parse_statuses
 from tests.service.commands.test_cli import write_bars
-from tests.support.bad_inputs import STATE, USAGE
+from tests.support.bad_inputs import PATHS, STATE, USAGE, build_call
 from tests.support.running_service import (
     RunningService,
     Transport,
@@ -30,6 +30,7 @@ from tests.support.running_service import (
 from tests.support.signals_command import (
     SAYS_WITHIN_S,
     RunningCommand,
+    create_key,
     find_free_port,
     list_rows,
     run_signals,
@@ -47,10 +48,6 @@ def folder(tmp_path: Path) -> Path:
     bars = write_bars(tmp_path / "bars")
     assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     return tmp_path
-
-
-def new_key(folder: Path) -> str:
-    return run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
 
 
 @contextmanager
@@ -71,11 +68,8 @@ async def connected(
     It returns the HTTP status, over MCP the equivalent one. It mostly waits, so that the load falls
     on the server.
     """
-    params = {"name": tool, "arguments": {}}
-    rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    body = json.dumps(rpc) if transport == "mcp" else ""
-    path = tool.removeprefix("signals_get_")
-    line = "POST /api/v1/mcp" if transport == "mcp" else f"GET /api/v1/{path}"
+    body = json.dumps(build_call(tool)) if transport == "mcp" else ""
+    line = f"GET /api/v1{PATHS[tool]}" if transport == "rest" else "POST /api/v1/mcp"
     request = (
         f"{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api_key}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}"
@@ -126,7 +120,7 @@ async def called_until_killed(
 def test_no_received_answer_is_missing_from_the_count_if_a_process_is_killed_under_load(
     folder: Path, kills: int
 ) -> None:
-    api_key, answered, sent = new_key(folder), 0, 0
+    api_key, answered, sent = create_key(folder), 0, 0
     for kill in range(1, kills + 1):
         with serving(folder) as served:
             answers, calls = asyncio.run(called_until_killed(*served, api_key, 150 * kill))
@@ -157,13 +151,13 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
         serving(folder, daily_limit=str(limit)) as (_, second),
     ):
         both = (first, second)
-        statuses = asyncio.run(called_together(new_key(folder), both, 20))
+        statuses = asyncio.run(called_together(create_key(folder), both, 20))
         assert set(statuses) == {200, 429}
         # If midnight falls between, there are two days, each with its own limit.
         assert max(stored(folder)) == limit
         assert sum(stored(folder)) == statuses.count(200)
 
-        fresh = new_key(folder)
+        fresh = create_key(folder)
         assert set(asyncio.run(called_together(fresh, both, 1))) == {200}
         assert run_signals(folder, "keys", "revoke", "2").returncode == 0
         assert set(asyncio.run(called_together(fresh, both, 1))) == {403}
@@ -176,7 +170,7 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
 def test_the_last_calls_before_a_shutdown_are_in_the_log_of_every_process(
     folder: Path, workers: str
 ) -> None:
-    api_key = new_key(folder)
+    api_key = create_key(folder)
 
     async def call_by_every_transport(address: str) -> None:
         for transport in FACES * 3:

@@ -18,6 +18,7 @@ from tests.doubles.venues.server import VenuesDouble, run_venues_double
 from tests.service.commands.test_serve import served_process, stored
 from tests.support.live_service import KEY, UNIVERSE, build_live_settings, list_universe
 from tests.support.signals_command import (
+    create_key,
     create_store,
     run_signals,
     start_signals,
@@ -46,8 +47,7 @@ async def double() -> AsyncIterator[VenuesDouble]:
 async def open_client(folder: Path, given: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
     """Create a store and a key in a folder; yield a client of the service with these settings."""
     create_store(folder)
-    made = await asyncio.to_thread(run_signals, folder, "keys", "create", "--label", "tests")
-    headers = {"X-Api-Key": made.stdout.strip()}
+    headers = {"X-Api-Key": await asyncio.to_thread(create_key, folder)}
     address = f"http://127.0.0.1:{given['port']}"
     async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
         yield client
@@ -207,7 +207,7 @@ def before_and_after(tmp_path_factory) -> tuple[Answers, Answers]:
     bars.mkdir()
     write_market(bars, FIRST_COUNT)
     create_store(folder)
-    api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+    api_key = create_key(folder)
     with served_process(folder, source=f"files:{bars}") as (address, _):
         before = fetch_answers(address, api_key)
         write_market(bars, COUNT)

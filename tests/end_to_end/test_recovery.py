@@ -53,6 +53,7 @@ from tests.support.running_service import ManualClock, RunningService, run_servi
 from tests.support.signals_command import (
     ROOT,
     build_faketime_variables,
+    create_key,
     create_store,
     find_free_port,
     list_rows,
@@ -127,8 +128,7 @@ def test_a_postgres_database_is_recovered_to_a_time(
     run_signals(tmp_path, "keys", "create", "--label", "before the base", database_url=url)
     base = server.folder / "base"
     _run(programs / "pg_basebackup", "-d", url, "-D", base, "-c", "fast", "-X", "none")
-    created = run_signals(tmp_path, "keys", "create", "--label", "after the base", database_url=url)
-    key_hash = hash_key(created.stdout.strip())
+    key_hash = hash_key(create_key(tmp_path, "after the base", database_url=url))
     assert asyncio.run(_count(url, key_hash, 3)) == 3
     time = asyncio.run(_fetch(url, "SELECT now()"))
     run_signals(tmp_path, "keys", "create", "--label", "by mistake", database_url=url)
@@ -230,7 +230,7 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs):
     ) as process:
         process.wait_for_line("Computing ")
         assert process.stop() == 0
-    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    api_key = create_key(tmp_path)
 
     with start_signals(
         tmp_path, "serve", clock_variables=driven, port=port, universe=universe
@@ -285,23 +285,24 @@ def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_p
         pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
     source, port = f"files:{write_bars(tmp_path / 'bars')}", find_free_port()
     create_store(tmp_path)
-    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    api_key = create_key(tmp_path)
     settings = {"port": port, "source": source, "daily_limit": "2"}
     with start_signals(tmp_path, "serve", clock_variables=driven, **settings) as process:
         process.wait_for_line("--header")
         process.wait_until_caught_up()
-
-        def called() -> httpx.Response:
-            address = f"http://127.0.0.1:{port}/api/v1/state"
-            return httpx.get(address, headers={"X-Api-Key": api_key}, timeout=WITHIN_S)
-
-        before = [called() for _ in range(3)]
+        call = partial(
+            httpx.get,
+            f"http://127.0.0.1:{port}/api/v1/state",
+            headers={"X-Api-Key": api_key},
+            timeout=WITHIN_S,
+        )
+        before = [call() for _ in range(3)]
         assert [answer.status_code for answer in before] == [200, 200, 429]
         assert before[2].headers["x-ratelimit-reset"] == "2026-11-15T00:00:00.000Z"
         retry_after_s = int(before[2].headers["retry-after"])
         assert 0 < retry_after_s <= 3600
         time.sleep(retry_after_s / rate)  # what a client does, on the driven clock
-        after = [called() for _ in range(3)]
+        after = [call() for _ in range(3)]
         assert [answer.status_code for answer in after] == [200, 200, 429]
         assert after[0].headers["x-ratelimit-remaining"] == "1"
         assert after[0].headers["x-ratelimit-reset"] == "2026-11-16T00:00:00.000Z"
@@ -315,20 +316,15 @@ def test_a_quota_exhausted_before_midnight_is_full_again_after_retry_after(tmp_p
 KEY_FILE = "log-key.json"
 
 
-def write_waves(folder: Path, count: int) -> Path:
-    """Write hourly bars whose trend turns again and again, so that readings change."""
-    folder.mkdir(exist_ok=True)
+def compute(folder: Path, count: int, **settings: str) -> None:
+    """Compute so many hours of recorded bars, whose trend turns so that readings change."""
+    (bars := folder / "bars").mkdir(exist_ok=True)
     closes = [100 + 20 * math.sin(hour / 15) for hour in range(count)]
     lines = [
         f"{1_735_689_600 + 3600 * hour},{close},{close + 1},{close - 1},{close},1"
         for hour, close in enumerate(closes)
     ]
-    (folder / "BTC_1h.csv").write_text(HEADER + "".join(f"{line}\n" for line in lines))
-    return folder
-
-
-def compute(folder: Path, count: int, **settings: str) -> None:
-    bars = write_waves(folder / "bars", count)
+    (bars / "BTC_1h.csv").write_text(HEADER + "".join(f"{line}\n" for line in lines))
     done = run_signals(folder, "replay", "--bars", str(bars), **settings)
     assert done.returncode == 0, done.stderr
 
@@ -348,7 +344,7 @@ def read_log(address: str) -> tuple[Checkpoint, TilesReader]:
 def test_a_stranger_verifies_rows_and_growth(home: StoreHome, tmp_path: Path) -> None:
     settings = {"database_url": build_database_url(home), "log_key_file": KEY_FILE}
     compute(tmp_path, 300, **settings)
-    api_key = run_signals(tmp_path, "keys", "create", "--label", "me", **settings).stdout.strip()
+    api_key = create_key(tmp_path, **settings)
     with served_process(tmp_path, "--no-compute", **settings) as (address, _):
         before, _ = read_log(address)
         compute(tmp_path, 400, **settings)

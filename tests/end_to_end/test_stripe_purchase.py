@@ -26,10 +26,10 @@ from tests.support.openapi_document import OpenApiDocument
 from tests.support.running_service import RunningService, run_service
 from tests.support.signals_command import (
     RunningCommand,
+    create_key,
     create_store,
     find_free_port,
     list_rows,
-    run_signals,
     select_events,
     start_signals,
 )
@@ -148,8 +148,7 @@ async def test_a_purchase_ends_in_a_key_that_dies_with_its_subscription_and_no_s
     tmp_path,
 ):
     create_store(tmp_path)
-    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "me")
-    own_key = made.stdout.strip()
+    own_key = await asyncio.to_thread(create_key, tmp_path)
     async with service(tmp_path) as shop:
         assert "Billing: stripe in test mode, no real payments.\n" in shop.process.printed
         assert select_events(shop.process.printed, "billing_unavailable")

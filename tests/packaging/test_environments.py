@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from mcp_server.tools.tool_table import TOOLS
 from schemas.version import VERSION
+from tests.support.bad_inputs import build_call
 from tests.support.signals_command import (
     ROOT,
     RunningCommand,
@@ -393,9 +394,7 @@ def test_served_from_an_empty_folder_it_answers_every_tool(wheel: Path, tmp_path
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
             for tool in TOOLS:
-                params = {"name": tool.name, "arguments": {}}
-                body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-                answer = client.post("/api/v1/mcp", json=body).json()
+                answer = client.post("/api/v1/mcp", json=build_call(tool.name)).json()
                 assert answer["result"]["isError"] is False, tool.name
             for path in ("/", "/docs", "/legal", "/sign-in", "/api/v1/openapi.json"):
                 assert client.get(path).status_code == 200, path

@@ -25,8 +25,8 @@ from tests.support.signals_command import (
     COMMAND,
     RunningCommand,
     build_environment,
+    create_key,
     find_free_port,
-    run_signals,
 )
 
 pytestmark = [pytest.mark.clause("operation"), pytest.mark.prove, pytest.mark.long]
@@ -167,9 +167,7 @@ async def call(client: httpx.AsyncClient, number: int, counts: Counter[str]) -> 
 @pytest.fixture
 def api_key(tmp_path: Path, seeded: Path) -> str:
     shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
-    url = f"sqlite:///{tmp_path}/market.db"
-    made = run_signals(tmp_path, "keys", "create", "--label", "tests", database_url=url)
-    return made.stdout.strip()
+    return create_key(tmp_path, database_url=f"sqlite:///{tmp_path}/market.db")
 
 
 # nginx repeats the calls that a stopping server refuses at another one. Caddy before 2.11.2 repeats

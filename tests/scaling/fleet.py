@@ -26,6 +26,7 @@ from service.config.settings import Settings
 from store.postgres.market_engine import COMPUTE_LOCK_ID
 from store.postgres.schema import DATABASE_ERRORS
 from tests.scaling.nodes import ProcessClocks, ServiceNode
+from tests.support.bad_inputs import SIGNALS, build_call
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import Transport
 from tests.support.signals_command import find_free_port, write_cut_universe
@@ -100,9 +101,7 @@ class Caller:
         return response.status_code, response.json(), parse_reset(response)
 
     async def _call_mcp(self, address: str, arguments: dict[str, Any]) -> Reply:
-        params = {"name": "signals_get_signals", "arguments": arguments}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        url = f"{address}/api/v1/mcp"
+        url, body = f"{address}/api/v1/mcp", build_call(SIGNALS, arguments)
         response = await self._client.post(url, json=body, headers=self._headers)
         result = response.json()["result"]
         status = result["_meta"]["signals/status"] if result["isError"] else 200

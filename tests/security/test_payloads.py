@@ -17,7 +17,7 @@ from serving.arguments import get_argument_schemas
 from serving.json_text import MAX_LEVELS, MAX_VALUES, has_json_excess
 from serving.tool_runner import AnyTool
 from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
-from tests.support.bad_inputs import PATHS
+from tests.support.bad_inputs import PATHS, STATE, build_call
 from tests.support.running_service import RunningService, served as served
 from tests.support.signals_command import find_free_port, start_signals
 
@@ -118,8 +118,7 @@ async def test_a_tool_refuses_or_answers_any_hostile_argument(
 ):
     tool, before = TOOLS[number], dump_store(tmp_path, without=COUNTED)
     for arguments in given_to(tool, HOSTILE[number % share :: share]):
-        params = {"name": tool.name, "arguments": arguments}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        body = build_call(tool.name, arguments)
         assert is_result(await served_alone.post_mcp(body, **served_alone.key_headers))
         query = urlencode(arguments, errors="surrogatepass")
         answer = await served_alone.get_api(f"{PATHS[tool.name]}?{query[:LONGEST_QUERY]}")
@@ -176,9 +175,9 @@ async def test_a_hostile_header_is_refused_or_ignored(served_alone: RunningServi
     for payload in PAYLOADS:
         value = payload[:3_000].encode()
         if not set(b"\x00\r\n") & set(value):
-            body = {**PING, "method": "tools/call", "params": {"name": "signals_get_state"}}
-            sent = [(name.encode(), value)]
-            answer = await served_alone.client.post("/api/v1/mcp", json=body, headers=sent)
+            answer = await served_alone.client.post(
+                "/api/v1/mcp", json=build_call(STATE), headers=[(name.encode(), value)]
+            )
             assert answer.status_code in (200, 400, 403, 406, 415)
             assert "Traceback" not in answer.text
 
@@ -283,18 +282,16 @@ MANY_NAMES = {f"n{number}": [1] for number in range(950)}
 MAX_RSS_KB = 150_000
 
 
-def make_call(arguments: object) -> dict[str, object]:
-    params = {"name": "signals_get_state", "arguments": arguments}
-    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-
-
 # The path and body of requests that are refused, at the bounds of what is read and beyond.
 REFUSED: dict[str, tuple[str, bytes]] = {
-    "unknown arguments": (MCP, json.dumps(make_call(MANY_NAMES)).encode()),
-    "a long argument": (MCP, json.dumps(make_call({"ticker": "x" * BODY_BYTES})).encode()),
-    "too many arguments": (MCP, json.dumps(make_call({"a": [{}] * 19_000})).encode()),
-    "an unknown method": (MCP, json.dumps({**make_call({}), "method": "x" * BODY_BYTES}).encode()),
-    "a malformed id": (MCP, json.dumps({**make_call({}), "id": [0] * 1_900}).encode()),
+    "unknown arguments": (MCP, json.dumps(build_call(STATE, MANY_NAMES)).encode()),
+    "a long argument": (MCP, json.dumps(build_call(STATE, {"ticker": "x" * BODY_BYTES})).encode()),
+    "too many arguments": (MCP, json.dumps(build_call(STATE, {"a": [{}] * 19_000})).encode()),
+    "an unknown method": (
+        MCP,
+        json.dumps({**build_call(STATE, {}), "method": "x" * BODY_BYTES}).encode(),
+    ),
+    "a malformed id": (MCP, json.dumps({**build_call(STATE, {}), "id": [0] * 1_900}).encode()),
     "not JSON": (MCP, b'{"a":' + b'"\\"' * 19_000),
     "many fields of a checkout": (CHECKOUT, json.dumps(MANY_NAMES).encode()),
     "a long address": (CHECKOUT, json.dumps({"contact_email": "a" * BODY_BYTES}).encode()),

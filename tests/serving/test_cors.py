@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from service.http.app import OPEN_READS
 from serving.host_origin import HostOriginMiddleware, parse_origin
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
+from tests.support.bad_inputs import build_call
 from tests.support.example_market import make_coverage
 from tests.support.openapi_document import list_operations
 from tests.support.running_service import RunningService, break_usage_counting, fetch, run_service
@@ -118,8 +119,7 @@ async def test_options_of_no_page_names_the_allowed_methods(served: RunningServi
 async def test_a_page_reads_results_quota_and_errors_of_both_transports(
     served: RunningService,
 ) -> None:
-    call = {"name": "signals_get_state", "arguments": {"ticker": "BTC"}}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    message = build_call("signals_get_state", {"ticker": "BTC"})
     for key, is_good in ((served.key_headers, True), ({"X-Api-Key": "ek_short"}, False)):
         sent = {**key, "Origin": ORIGIN}
         over_rest = await served.client.get("/api/v1/state?ticker=BTC", headers=sent)

@@ -33,7 +33,7 @@ from serving.ledger import Readings
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import MarketEngine
 from tests.access.test_quota_transports import Called, call as call_tool
-from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_path
+from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_call, build_path
 from tests.support.example_market import ASSETS, NOON, make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import DEADLINE_S, GatedMarket, SqliteHome, StoreHome
@@ -654,8 +654,7 @@ async def send_alone(
         path = build_path(tool, arguments)
         writer.write(f"GET /api/v1{path} HTTP/1.1\r\n{head}\r\n".encode())
     else:
-        params = {"name": tool, "arguments": arguments}
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        body = json.dumps(build_call(tool, arguments))
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         writer.write(f"POST /api/v1/mcp HTTP/1.1\r\n{head}\r\n{body}".encode())
     return reader, writer

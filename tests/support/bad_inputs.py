@@ -129,3 +129,9 @@ BLANK_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
 def build_path(tool: str, arguments: dict[str, Any]) -> str:
     """Return a path with the arguments as a query string."""
     return f"{PATHS[tool]}?{urlencode(arguments)}"
+
+
+def build_call(tool: str, arguments: Any = None) -> dict[str, Any]:
+    """Return the JSON-RPC message that calls a tool."""
+    params = {"name": tool, "arguments": {} if arguments is None else arguments}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}

@@ -35,20 +35,17 @@ async def serve_later_version(served: RunningService) -> AsyncIterator[str]:
         )
         content = answer.content
         if answer.is_success and "structuredContent" in answer.text:
-            content = _add_to_result(json.loads(body)["params"]["name"], answer.json())
+            schema = build_output_schema(TOOLS_BY_NAME[json.loads(body)["params"]["name"]].result)
+            message = answer.json()
+            added = add_fields(message["result"]["structuredContent"], schema)
+            message["result"] |= {"structuredContent": added}
+            message["result"]["content"][0]["text"] = json.dumps(added)
+            content = json.dumps(message).encode()
         return Response(content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     app = Starlette(routes=[Route("/api/v1/mcp", forward, methods=["GET", "POST", "DELETE"])])
     async with serve_app(lambda _: app) as base_url:
         yield base_url
-
-
-def _add_to_result(tool: str, answer: dict[str, Any]) -> bytes:
-    schema = build_output_schema(TOOLS_BY_NAME[tool].result)
-    result = answer["result"]
-    result["structuredContent"] = add_fields(result["structuredContent"], schema)
-    result["content"][0]["text"] = json.dumps(result["structuredContent"])
-    return json.dumps(answer).encode()
 
 
 FILE = Path(__file__).with_suffix(".json")

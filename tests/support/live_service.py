@@ -347,7 +347,11 @@ def write_recording(
     """
     folder.mkdir()
     for ticker, market in made.items():
-        bars = [bar for bar in market.all_bars() if begin < _close_time(bar.open_time) <= end]
+        bars = [
+            bar
+            for bar in market.all_bars()
+            if begin < -(-(bar.open_time + HOUR_S) // HOUR_S) * HOUR_S <= end
+        ]
         write_bars(folder, ticker, bars)
     for ticker in funded:
         rates = [row for row in made[ticker].settlements if begin - DAY_S < row[0] <= end]
@@ -403,7 +407,3 @@ def find_delayed(
     created = [row.created_at for row in live.changes]
     assert created == sorted(set(created))
     return late
-
-
-def _close_time(open_time: int) -> int:
-    return -(-(open_time + HOUR_S) // HOUR_S) * HOUR_S

@@ -75,6 +75,10 @@ def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.Co
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
+def create_key(folder: Path, label: str = "tests", **settings: str) -> str:
+    return run_signals(folder, "keys", "create", "--label", label, **settings).stdout.strip()
+
+
 def list_rows(folder: Path, *command: str, **settings: str) -> list[dict[str, Any]]:
     """Return the rows that a command lists as JSON, such as `keys list`."""
     done = run_signals(folder, *command, "--json", **settings)

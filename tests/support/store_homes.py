@@ -133,18 +133,13 @@ async def make_sqlite_home(folder: Path) -> AsyncIterator[SqliteHome]:
 @asynccontextmanager
 async def make_postgres_home(server: str) -> AsyncIterator[PostgresHome]:
     if server not in MIGRATED_DATABASES:
-        MIGRATED_DATABASES[server] = await _make_migrated_database(server)
+        # Copying a migrated database is faster than migrating.
+        home = PostgresHome(await create_database(server, "template1"))
+        for store in (await home.open_market(), await home.open_access()):
+            await store.close()
+        MIGRATED_DATABASES[server] = home.url.rpartition("/")[2]
     async with copy_database(server, MIGRATED_DATABASES[server]) as url:
         yield PostgresHome(url)
-
-
-async def _make_migrated_database(server: str) -> str:
-    """Create a migrated database to copy, which is faster than migrating; return its name."""
-    url = await create_database(server, "template1")
-    home = PostgresHome(url)
-    for store in (await home.open_market(), await home.open_access()):
-        await store.close()
-    return url.rpartition("/")[2]
 
 
 def open_home(address: str) -> StoreHome:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.mcp_server.tools.test_get_signals import publish_alerts
 from tests.service.conftest import Service, serve_bars
+from tests.support.bad_inputs import build_call
 from tests.support.bar_sets import copy_newest_rows, generate_folder
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change, make_flips
 from tests.support.signals_command import run_signals
@@ -134,8 +135,7 @@ class McpClient:
     async def read_view(self, view: str, arguments: Json | None = None, **_: bool) -> Answer:
         if view == "openapi.json":
             return Answer((await self._client.get("/api/v1/openapi.json")).json(), "", None)
-        params = {"name": f"signals_get_{view}", "arguments": arguments or {}}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        body = build_call(f"signals_get_{view}", arguments)
         answer = await self._client.post("/api/v1/mcp", json=body, headers=self._headers)
         result = answer.json()["result"]
         assert result["isError"] is False, result

@@ -31,11 +31,13 @@ from service.commands.serve import serve
 from service.config.settings import Settings
 from store.failure_log import FailureLog
 from tests.service.commands.test_cli import write_bars
+from tests.support.bad_inputs import build_call
 from tests.support.row_builders import run_sql
 from tests.support.signals_command import (
     ForkedCommand,
     RunningCommand,
     build_environment,
+    create_key,
     find_free_port,
     list_rows,
     run_signals,
@@ -416,9 +418,7 @@ async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, addre
     await until_state(client, address, lambda meta: meta["as_of"] >= due)
     for tool, _ in product(TOOLS, range(CALLS_AN_HOUR)):
         for arguments in ARGUMENTS.get(tool.name, [{}]):
-            call = {"name": tool.name, "arguments": arguments}
-            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-            answer = await client.post(f"{address}/mcp", json=body)
+            answer = await client.post(f"{address}/mcp", json=build_call(tool.name, arguments))
             assert not answer.raise_for_status().json()["result"]["isError"]
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
@@ -451,8 +451,7 @@ def is_current(meta: dict[str, Any]) -> bool:
 
 
 async def key_of(folder) -> dict[str, str]:
-    made = await asyncio.to_thread(run_signals, folder, "keys", "create", "--label", "tests")
-    return {"X-Api-Key": made.stdout.strip()}
+    return {"X-Api-Key": await asyncio.to_thread(create_key, folder)}
 
 
 def in_the_thread_that_steps() -> bool:

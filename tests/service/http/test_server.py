@@ -336,11 +336,9 @@ async def test_only_a_plain_id_from_the_client_is_kept(
 async def test_the_result_of_a_tool_repeats_it(
     served: RunningService, headers: dict[str, str] | None
 ):
-    params = {"name": STATE, "arguments": {"ticker": "BTC"}}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     key = served.key_headers if headers is None else headers
     for sent in ("first", "second"):
-        answer = await served.post_mcp(body, **{"X-Request-Id": sent}, **key)
+        answer = await served.post_mcp(CALL_STATE, **{"X-Request-Id": sent}, **key)
         assert answer.headers["x-request-id"] == sent
         assert answer.json()["result"]["_meta"]["signals/request_id"] == sent
 
