@@ -54,12 +54,11 @@ GUIDES = (
     "sources",
 )
 PRINT_SECRETS = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
-SHELL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
 @pytest.mark.clause("documents")
 @pytest.mark.clause("1.37")
-@SHELL
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_purchase_by_curl_ends_in_a_working_key(tmp_path):
     blocks = re.findall(r"```sh\n(.*?)```", PAGES["members"], re.S)
     (purchase,) = (block for block in blocks if "pay" in block)
@@ -324,8 +323,10 @@ def test_glama_json_names_its_schema_and_a_maintainer():
     assert claim["maintainers"] == [SERVER["name"].removeprefix("io.github.").partition("/")[0]]
 
 
-HOSTS = {"claude": ("${user_config.url}", "${user_config.api_key}")}
-HOSTS["cursor"] = ("${env:SIGNALS_URL}", "${env:SIGNALS_API_KEY}")
+HOSTS = {
+    "claude": ("${user_config.url}", "${user_config.api_key}"),
+    "cursor": ("${env:SIGNALS_URL}", "${env:SIGNALS_API_KEY}"),
+}
 CURSOR_SCHEMA = "https://raw.githubusercontent.com/cursor/plugins/main/schemas/plugin.schema.json"
 
 

@@ -128,13 +128,14 @@ def test_every_record_is_short_and_has_a_date_and_three_parts():
     assert {title: size for title, size in sizes.items() if not 40 <= size <= 130} == {}
 
 
-SOURCES = (ROOT / "docs" / "sources.md").read_text()
-FAULTS = SOURCES.split("## When data are bad")[1].split("\n## ")[0]
+FAULTS = (ROOT / "docs" / "sources.md").read_text().split("## When data are bad")[1]
 
 
 @pytest.mark.clause("documents")
 def test_every_event_of_a_fault_is_written_by_the_service():
-    rows = re.findall(r"^\| (?!fault|---).+ \| .+ \| (.+) \|$", FAULTS, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (?!fault|---).+ \| .+ \| (.+) \|$", FAULTS.split("\n## ")[0], re.MULTILINE
+    )
     events = {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
     written = "".join(
         path.read_text() for part in ("compute", "service") for path in (ROOT / part).rglob("*.py")
@@ -182,8 +183,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert dead_links == []
 
 
-AGENTS = (ROOT / "docs" / "agents.md").read_text()
-CLIENTS = AGENTS.split("## Clients and frameworks")[1]
+CLIENTS = (ROOT / "docs" / "agents.md").read_text().split("## Clients and frameworks")[1]
 PINS = ROOT / "tests" / "interop"
 
 

@@ -205,7 +205,10 @@ def commits_after(folder: Path, market_time: int) -> list[tuple[int, int, int, s
             " FROM passes WHERE market_time > ? ORDER BY number",
             (market_time,),
         )
-        late = "SELECT ticker FROM watermarks JOIN assets ON id = asset_id WHERE pass = ? AND late"
+        late = (
+            "SELECT ticker FROM watermarks JOIN assets ON id = asset_id"
+            " WHERE watermarks.pass = ? AND late > 0"
+        )
         return [
             (*times_and_rows, {ticker for (ticker,) in db.execute(late, (number,))})
             for number, *times_and_rows in passes.fetchall()

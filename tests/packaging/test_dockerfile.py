@@ -221,3 +221,5 @@ def test_the_steps_build_an_image_that_serves_without_root_on_a_read_only_file_s
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.split()[-1] == "10001"
+    size = subprocess.check_output(["du", "-sm", stage.root], text=True).split()[0]
+    print(f"\nimage: {size} MB unpacked")

@@ -59,50 +59,42 @@ class CallTotals:
     failures: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass
 class Caller:
     """Calls with the key of this label, and counts the responses in `totals`."""
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        addresses: Sequence[str],
-        label: str,
-        api_key: str,
-        totals: CallTotals,
-        rng: random.Random,
-    ) -> None:
-        self.label = label
-        self._client = client
-        self._addresses = addresses
-        self._headers = {"Authorization": f"Bearer {api_key}"}
-        self._totals = totals
-        self._rng = rng
+    client: httpx.AsyncClient
+    addresses: Sequence[str]
+    label: str
+    api_key: str
+    totals: CallTotals
+    rng: random.Random
 
     async def call(self, transport: Transport, arguments: dict[str, Any]) -> Reply:
         """Call processes until one replies with another status than 503; return the reply."""
         ask = self._call_mcp if transport == "mcp" else self._call_rest
         while True:
             try:
-                reply = await ask(self._rng.choice(self._addresses), arguments)
+                reply = await ask(self.rng.choice(self.addresses), arguments)
             except UNREACHABLE_ERRORS as error:
-                self._totals.failures[type(error).__name__] += 1
+                self.totals.failures[type(error).__name__] += 1
             else:
                 status, _, resets_at = reply
                 if status != 503:
-                    noted = {200: self._totals.answered, 429: self._totals.refused}[status]
+                    noted = {200: self.totals.answered, 429: self.totals.refused}[status]
                     noted[self.label, resets_at // DAY_MS - 1] += 1
                     return reply
-                self._totals.failures["503"] += 1
+                self.totals.failures["503"] += 1
             await asyncio.sleep(PACE_S)
 
     async def _call_rest(self, address: str, arguments: dict[str, Any]) -> Reply:
         url = f"{address}/api/v1/signals"
-        response = await self._client.get(url, params=arguments, headers=self._headers)
+        response = await self.client.get(url, params=arguments, headers={"X-Api-Key": self.api_key})
         return response.status_code, response.json(), parse_reset(response)
 
     async def _call_mcp(self, address: str, arguments: dict[str, Any]) -> Reply:
         url, body = f"{address}/api/v1/mcp", build_call(SIGNALS, arguments)
-        response = await self._client.post(url, json=body, headers=self._headers)
+        response = await self.client.post(url, json=body, headers={"X-Api-Key": self.api_key})
         result = response.json()["result"]
         status = result["_meta"]["signals/status"] if result["isError"] else 200
         return status, result.get("structuredContent"), parse_reset(response)
@@ -113,23 +105,23 @@ def parse_reset(response: httpx.Response) -> int:
     return 0 if reset is None else parse_ms(reset)
 
 
+@dataclass
 class FeedReader:
     """Pages both tiers of the feed by `since`; `rows` are all rows received, in order."""
 
-    def __init__(self, caller: Caller, transport: Transport, since: str) -> None:
-        self.rows: list[Row] = []
-        self._caller = caller
-        self._face = transport
-        self._since = since
+    caller: Caller
+    transport: Transport
+    since: str
+    rows: list[Row] = field(default_factory=list)
 
     async def read(self) -> None:
         """Read all rows and then new ones, until cancelled."""
         while True:
-            asked = {"tier": "all", "order": "oldest", "limit": PAGE, "since": self._since}
-            status, page, _ = await self._caller.call(self._face, asked)
+            asked = {"tier": "all", "order": "oldest", "limit": PAGE, "since": self.since}
+            status, page, _ = await self.caller.call(self.transport, asked)
             assert status == 200, page
             self.rows += [Row(parse_ms(r["created_at"]), r["id"]) for r in page["signals"]]
-            self._since = page["pagination"]["next_cursor"] or self._since
+            self.since = page["pagination"]["next_cursor"] or self.since
             if not page["pagination"]["has_more"]:
                 await asyncio.sleep(PACE_S)
 
@@ -137,21 +129,21 @@ class FeedReader:
         return bool(self.rows) and self.rows[-1].created_at == created_at
 
 
+@dataclass
 class QuotaSpender:
     """Uses up a key's quota each day, with several calls at a time."""
 
-    def __init__(self, caller: Caller, clock: Clock) -> None:
-        self._caller = caller
-        self._clock = clock
+    caller: Caller
+    clock: Clock
 
     async def spend(self) -> None:
         """Call until refused, wait for the next day, and repeat until cancelled."""
         while True:
-            calls = [self._caller.call("rest", {"limit": 1}) for _ in range(PARALLEL_CALLS)]
+            calls = [self.caller.call("rest", {"limit": 1}) for _ in range(PARALLEL_CALLS)]
             replies = await asyncio.gather(*calls)
             if all(status == 429 for status, *_ in replies):
                 *_, resets_at = replies[0]
-                await wait_until(lambda ends=resets_at: self._clock() >= ends, within_s=None)
+                await wait_until(lambda ends=resets_at: self.clock() >= ends, within_s=None)
 
 
 async def wait_until(
@@ -182,13 +174,13 @@ class Leader(NamedTuple):
     is_writing: bool
 
 
+@dataclass
 class LeaderWatch:
     """The current leader, and the most leaders at a time."""
 
-    def __init__(self, url: str) -> None:
-        self.current: Leader | None = None
-        self.max_at_once = 0
-        self._url = url
+    url: str
+    current: Leader | None = None
+    max_at_once: int = 0
 
     async def watch(self) -> None:
         """Poll until cancelled, also while the database is down."""
@@ -199,7 +191,7 @@ class LeaderWatch:
             await asyncio.sleep(WATCHES_EVERY_S)
 
     async def _look(self) -> None:
-        session = await asyncpg.connect(self._url)
+        session = await asyncpg.connect(self.url)
         try:
             while True:
                 rows = await session.fetch(HOLDERS, COMPUTE_LOCK_ID)

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from ctypes import Array, c_longlong
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -44,23 +45,23 @@ class ProcessClocks:
         return ManualClock(self._shared, self._offsets[place])
 
 
+@dataclass
 class ManualClock:
     """The clock of one process; counts how often it is read."""
 
-    def __init__(self, shared: "Array[c_longlong]", own: "Array[c_longlong]") -> None:
-        self._shared = shared
-        self._own = own
+    shared: "Array[c_longlong]"
+    own: "Array[c_longlong]"
 
     def __call__(self) -> int:
-        self._own[1] += 1
-        return int(self._shared[0] + self._own[0])
+        self.own[1] += 1
+        return int(self.shared[0] + self.own[0])
 
     @property
     def looks(self) -> int:
-        return int(self._own[1])
+        return int(self.own[1])
 
     def be_off(self, by_ms: int) -> None:
-        self._own[0] = by_ms
+        self.own[0] = by_ms
 
 
 class ServiceNode:

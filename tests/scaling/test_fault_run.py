@@ -51,70 +51,70 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid
 """
 
 
+@dataclass
 class FaultInjector:
     """Makes faults soon after a run is due."""
 
-    def __init__(self, fleet: Fleet, totals: CallTotals, rng: random.Random) -> None:
-        self._fleet = fleet
-        self._totals = totals
-        self._rng = rng
+    fleet: Fleet
+    totals: CallTotals
+    rng: random.Random
 
     async def kill_serving(self, hour: int) -> None:
-        self._rng.choice(self._fleet.serving).kill()
+        self.rng.choice(self.fleet.serving).kill()
 
     async def kill_standby(self, hour: int) -> None:
-        _, leader = await self._fleet.wait_for_leader()
+        _, leader = await self.fleet.wait_for_leader()
         self._pick_other(leader).kill()
 
     async def kill_leader(self, hour: int) -> None:
-        session, leader = await self._fleet.wait_for_leader()
+        session, leader = await self.fleet.wait_for_leader()
         leader.kill()
-        await self._fleet.wait_for_takeover(session)
+        await self.fleet.wait_for_takeover(session)
 
     async def halt_leader(self, hour: int) -> None:
-        session, leader = await self._fleet.wait_for_leader()
+        session, leader = await self.fleet.wait_for_leader()
         with leader.halt():
-            await self._fleet.wait_for_takeover(session)
-            await self._fleet.wait_until_shown(hour)
+            await self.fleet.wait_for_takeover(session)
+            await self.fleet.wait_until_shown(hour)
 
     async def cut_all_sessions(self, hour: int) -> None:
-        await cut_sessions(self._fleet.server.url())
+        await cut_sessions(self.fleet.server.url())
 
     async def cut_some_sessions(self, hour: int) -> None:
-        async with open_and_close(asyncpg.connect(self._fleet.server.url())) as session:
+        async with open_and_close(asyncpg.connect(self.fleet.server.url())) as session:
             pids = [row["pid"] for row in await session.fetch(SESSIONS)]
-            for pid in self._rng.sample(pids, len(pids) // 2):
+            for pid in self.rng.sample(pids, len(pids) // 2):
                 await session.execute(CUT_ONE, pid)
 
     async def restart_database(self, hour: int) -> None:
         """Stop the database, and start it again once clients have failed."""
-        self._fleet.server.stop()
-        failed = self._totals.failures["503"]
-        await wait_until(lambda: self._totals.failures["503"] > failed, None)
-        self._fleet.server.start()
+        self.fleet.server.stop()
+        failed = self.totals.failures["503"]
+        await wait_until(lambda: self.totals.failures["503"] > failed, None)
+        self.fleet.server.start()
 
     async def set_clock_ahead(self, hour: int) -> None:
         """Set the leader's clock ahead so that it computes future hours, then kill it."""
-        hours, minutes = self._rng.choice([(3, 0), (0, 20), (0, 2)])
-        _, leader = await self._fleet.wait_for_leader()
+        hours, minutes = self.rng.choice([(3, 0), (0, 20), (0, 2)])
+        _, leader = await self.fleet.wait_for_leader()
         leader.clock.be_off(hours * HOUR_MS + minutes * MINUTE_MS)
-        await self._fleet.wait_until_shown(hour + hours * HOUR_S)
+        await self.fleet.wait_until_shown(hour + hours * HOUR_S)
         leader.clock.be_off(0)
         leader.kill()
 
     async def set_clock_back(self, hour: int) -> None:
         """Set the standby's clock back, then let it take over."""
-        _, leader = await self._fleet.wait_for_leader()
+        _, leader = await self.fleet.wait_for_leader()
         other = self._pick_other(leader)
-        other.clock.be_off(-self._rng.choice([2 * MINUTE_MS, 30 * MINUTE_MS, 3 * HOUR_MS]))
+        other.clock.be_off(-self.rng.choice([2 * MINUTE_MS, 30 * MINUTE_MS, 3 * HOUR_MS]))
         await self.kill_leader(hour)
         other.clock.be_off(0)
 
     async def wait_until_writing(self, hour: int) -> None:
         """Wait until the leader commits, or until the run of the hour is over."""
         shown, leaders = (
-            asyncio.create_task(self._fleet.wait_until_shown(hour)),
-            self._fleet.leaders,
+            asyncio.create_task(self.fleet.wait_until_shown(hour)),
+            self.fleet.leaders,
         )
         await wait_until(
             lambda: shown.done() or (leaders.current is not None and leaders.current.is_writing),
@@ -124,7 +124,7 @@ class FaultInjector:
         shown.cancel()
 
     def _pick_other(self, node: ServiceNode) -> ServiceNode:
-        first, second = self._fleet.computing
+        first, second = self.fleet.computing
         return second if node is first else first
 
 

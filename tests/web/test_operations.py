@@ -22,7 +22,7 @@ from service.config.settings import Settings
 from serving.http import respond
 from serving.snapshot import Snapshot
 from tests.support.example_market import HOUR_MS, NOON, make_batch, make_coverage, make_flips
-from tests.support.running_service import RunningService, open_loopback_socket, run_app, run_service
+from tests.support.running_service import RunningService, run_service, serve_app
 from tests.support.store_homes import SqliteHome, StoreHome
 from tests.support.web_page import (
     API_KEY,
@@ -275,10 +275,11 @@ class OwnerProbe:
 
 @asynccontextmanager
 async def open_client(probe: OwnerProbe) -> AsyncIterator[httpx.AsyncClient]:
-    with open_loopback_socket() as bound:
-        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        async with run_app(probe, bound), httpx.AsyncClient(base_url=address) as client:
-            yield client
+    async with (
+        serve_app(lambda _: probe) as address,
+        httpx.AsyncClient(base_url=address) as client,
+    ):
+        yield client
 
 
 PROXY_HEADERS = ("X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")

@@ -39,7 +39,7 @@ from tests.doubles.venues.venue import (
     VenueDouble,
     VenueRequest,
 )
-from tests.support.running_service import ManualClock, open_loopback_socket, run_app
+from tests.support.running_service import ManualClock, serve_app
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {
     dialect.name: dialect
@@ -137,12 +137,11 @@ def _build_response(status: int, body: Any, headers: Any = None) -> Response:
 async def run_venues_double(clock: Clock) -> AsyncIterator[VenuesDouble]:
     """Serve every venue until the block ends; `clock` returns epoch ms."""
     double = VenuesDouble(clock)
-    with open_loopback_socket() as bound:
-        async with run_app(double.build_app(f"http://127.0.0.1:{bound.getsockname()[1]}"), bound):
-            try:
-                yield double
-            finally:
-                double.clear_failures()
+    async with serve_app(double.build_app):
+        try:
+            yield double
+        finally:
+            double.clear_failures()
 
 
 @pytest.fixture

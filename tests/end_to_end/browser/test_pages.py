@@ -1,8 +1,6 @@
 """A real browser walks the board, the chart of an asset, the feed and the documentation."""
 
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +15,7 @@ from tests.support.example_market import (
     make_batch,
     make_change,
 )
-from tests.support.running_service import RunningService, run_service
+from tests.support.running_service import RunningService
 from web.docs import build_call_anchor
 
 pytestmark = [*BROWSER_TESTS]
@@ -27,11 +25,10 @@ WHOLE = 251  # the universe, without its removed asset
 
 
 @pytest.fixture
-async def full(tmp_path: Path) -> AsyncIterator[RunningService]:
+async def full(served_empty: RunningService) -> RunningService:
     """The service on a board of the whole universe."""
-    async with run_service(tmp_path) as served:
-        await fill_full_universe(served.market)
-        yield served
+    await fill_full_universe(served_empty.market)
+    return served_empty
 
 
 async def member_of(served: RunningService) -> list[dict[str, str]]:

@@ -1,7 +1,6 @@
 """The view lines, limit, times and words as agents send them, over both transports."""
 
 import re
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,7 +9,7 @@ from mcp_server.tools.tool_table import TOOLS
 from serving.json_text import to_json
 from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, STATS, USAGE
 from tests.support.example_market import fill_full_universe
-from tests.support.running_service import RunningService, run_service, served as served
+from tests.support.running_service import RunningService, served as served
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -242,11 +241,10 @@ async def test_meta_of_a_small_answer_is_short(served, transport, tool, argument
 
 
 @pytest.fixture
-async def whole(tmp_path) -> AsyncIterator[RunningService]:
-    """Serve a month of the whole universe."""
-    async with run_service(tmp_path) as service:
-        await fill_full_universe(service.market)
-        yield service
+async def whole(served_empty: RunningService) -> RunningService:
+    """A month of the whole universe."""
+    await fill_full_universe(served_empty.market)
+    return served_empty
 
 
 SIZES = [
