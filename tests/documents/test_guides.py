@@ -53,7 +53,6 @@ GUIDES = (
     "commands",
     "sources",
 )
-PRINT_SECRETS = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
 
 
 @pytest.mark.clause("documents")
@@ -62,10 +61,11 @@ PRINT_SECRETS = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
 def test_the_purchase_by_curl_ends_in_a_working_key(tmp_path):
     blocks = re.findall(r"```sh\n(.*?)```", PAGES["members"], re.S)
     (purchase,) = (block for block in blocks if "pay" in block)
+    show_secrets = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
     bars = write_bars(tmp_path / "bars")
     with served_process(tmp_path, source=f"files:{bars}") as (address, printed):
         done = subprocess.run(
-            ["sh", "-eu", "-c", purchase.replace(ADDRESS, address) + PRINT_SECRETS],
+            ["sh", "-eu", "-c", purchase.replace(ADDRESS, address) + show_secrets],
             capture_output=True,
             text=True,
             timeout=60,

@@ -104,7 +104,10 @@ def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
         ticker, timeframe = path.stem.split("_")
         raw = pd.read_csv(path).tail(rows)
         if ticker in HOURLY_STOCKS:
-            raw = _keep_trading_hours(raw)
+            # Only rows that open before the session ends.
+            local = pd.to_datetime(raw["ts"], unit="s", utc=True).dt.tz_convert("America/New_York")
+            is_half = local.dt.strftime("%Y-%m-%d").isin(HALF_DAYS)
+            raw = raw[local.dt.hour < np.where(is_half, 13, 16)]
         bars = _accept_bars(raw, HOUR_S if timeframe == "1h" else 0)
         bars["close_time"] = bars["ts"] + PERIODS_S[timeframe]
         built = {timeframe: bars}
@@ -122,12 +125,6 @@ def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
         rates = pd.read_csv(funding).sort_values("ts") if funding.exists() else none
         series += [(f"{ticker} {name}", _to_arrays(frame, rates)) for name, frame in built.items()]
     return series
-
-
-def _keep_trading_hours(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a stock that open before its session ends."""
-    local = pd.to_datetime(raw["ts"], unit="s", utc=True).dt.tz_convert("America/New_York")
-    return raw[local.dt.hour < np.where(local.dt.strftime("%Y-%m-%d").isin(HALF_DAYS), 13, 16)]
 
 
 def _accept_bars(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:

@@ -10,18 +10,16 @@ import tempfile
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, Field
 
 from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.tool_table import TOOLS
 from rest_shim.sample import SAMPLE_FILE
-from schemas.result import Result, is_none
-from schemas.vocabulary import Action, ErrorCode, Instant, Reading, StoredKey, Timeframe
+from schemas.vocabulary import ErrorCode
 from tests.support.bad_inputs import SIGNALS, STATE
 from tests.support.example_market import fill_full_universe, make_coverage
 from tests.support.response_schemas import parse_size
@@ -29,8 +27,6 @@ from tests.support.running_service import run_service
 from tests.support.signals_command import ROOT
 from tools import generate_docs as generate
 from tools.build_sample import build_parts
-from tools.generate_docs import walk_field_rows
-from tools.output_schemas import build_output_schema
 
 Shown = list[dict[str, Any]]
 
@@ -87,34 +83,6 @@ def test_only_the_block_of_a_page_is_made(tmp_path):
     assert (first, last) == ("before", "after")
     assert "old" not in made
     assert "|`signals_get_state`|`GET /api/v1/state`|yes|" in page.read_text()
-
-
-class Ticket(Result):
-    """A ticket."""
-
-    id: str
-    name: str
-    timeframe: Timeframe | None
-    fare: float = Field(ge=0, le=9, description="In coins.")
-    readings: dict[StoredKey, dict[Timeframe, Reading]]
-    actions: list[Action]
-    sold_at: Instant
-    kind: Literal["day", "night"] | None = Field(default=None, exclude_if=is_none)
-
-
-@pytest.mark.clause("documents")
-def test_a_table_of_fields_has_types_values_and_meanings():
-    assert generate.render_fields(Ticket) == (
-        "|field|type|meaning|\n"
-        "|---|---|---|\n"
-        "|`id`, `name`|string||\n"
-        "|`timeframe`|timeframe or null||\n"
-        "|`fare`|number, 0 to 9|In coins.|\n"
-        "|`readings`|object, stored key to timeframe to reading||\n"
-        "|`actions`|list of actions||\n"
-        "|`sold_at`|date-time||\n"
-        "|`kind`|`day`, `night` or null, optional||\n"
-    )
 
 
 @pytest.mark.clause("documents")
@@ -174,49 +142,6 @@ def test_the_page_says_which_answers_have_which_field_of_meta():
         for name, tool in SHORT_NAMES.items()
     }
     assert said == held
-
-
-class Part(BaseModel):
-    """The description
-    of a part."""
-
-    share: float = Field(ge=0, le=1, description="Its share.")
-    side: Literal["a", "b"] | None
-
-
-class Whole(BaseModel):
-    """A whole."""
-
-    parts: list[Part]
-    best: Part | None
-    by_key: dict[Literal["x", "y"], dict[str, Literal["on", "off"]]]
-    kept: dict[str, Part]
-    size: int = Field(default=3, ge=1)
-    name: str = Field(max_length=9)
-
-
-@pytest.mark.clause("documents")
-def test_every_field_has_a_row_with_its_type_and_what_is_accepted() -> None:
-    rows = list(walk_field_rows(build_output_schema(Whole)))
-    assert [(row.path, row.type, row.accepted) for row in rows] == [
-        ("parts", "list of objects", ""),
-        ("parts[].share", "number", "0 to 1"),
-        ("parts[].side", "string or null", "a, b"),
-        ("best", "object or null", ""),
-        ("best.share", "number", "0 to 1"),
-        ("best.side", "string or null", "a, b"),
-        ("by_key", "object", "x, y to on, off"),
-        ("kept", "object", ""),
-        ("kept.*.share", "number", "0 to 1"),
-        ("kept.*.side", "string or null", "a, b"),
-        ("size", "integer", "at least 1"),
-        ("name", "string", "at most 9 characters"),
-    ]
-    meanings = {row.path: row.description for row in rows}
-    assert (meanings["best"], meanings["best.share"]) == (
-        "The description of a part.",
-        "Its share.",
-    )
 
 
 @pytest.mark.clause("15.6")
