@@ -124,16 +124,13 @@ class BarBuffer:
         self.drop_settlements(until)
         return join_due(taken)
 
-    def has_series(self, series_key: SeriesKey) -> bool:
-        """Return whether a sequence has had bars."""
-        return series_key in self._pending
-
     def take_series(
         self, series_key: SeriesKey, start: int, watermark: int, until: int
     ) -> tuple[Times, Series, Prices]:
         """Take one sequence's due bars; return the runs that step them, bars and annual funding."""
         ticker, timeframe = series_key
-        pending, period_s = self._pending[series_key], TIMEFRAME_DURATIONS_S[timeframe]
+        pending = self._pending.get(series_key, NO_BARS)
+        period_s = TIMEFRAME_DURATIONS_S[timeframe]
         nothing = NO_BARS.close_time, NO_BARS, NO_BARS.open
         first_run = -(-start // period_s) * period_s
         # No bar of this timeframe steps at these runs. Building longer bars only when they may

@@ -408,9 +408,8 @@ class BlockReplay:
                     start = 0
                 watermark = span[0].lagging.get(ticker, until)
                 for timeframe in buffer.list_timeframes(ticker):
-                    if buffer.has_series(key := (ticker, timeframe)):
-                        took = buffer.take_series(key, start, watermark, until)
-                        taken.append((rows[key], *took))
+                    key = ticker, timeframe
+                    taken.append((rows[key], *buffer.take_series(key, start, watermark, until)))
         buffer.drop_settlements(parts[-1].until)
         return join_due(taken)
 

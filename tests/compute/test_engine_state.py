@@ -90,28 +90,6 @@ def restate(state: EngineState, hours: list[int]) -> None:
     state.begin_epochs(("BTC", "1h"), rebuilt, "split 2:1")
 
 
-def test_the_first_bar_of_every_cell_begins_its_epoch_zero():
-    state = make_state()
-    carries, epochs = step(state, HOURS[:4])
-    assert {Cell(e.ticker, e.timeframe, e.indicator) for e in epochs} == carries.keys()
-    assert ENGINE_CELL in carries
-    assert {(e.epoch, e.revision, e.reason) for e in epochs} == {(0, 0, "first bar")}
-    assert {e.timeframe: e.from_close_time for e in epochs} == {"1h": HOURS[0], "4h": HOURS[3]}
-    later, none = step(state, HOURS[4:])
-    assert later.keys() == carries.keys()
-    assert none == []
-
-
-def test_the_carries_that_a_batch_took_are_those_of_the_last_bar_stepped():
-    state = make_state()
-    assert state.find_stepped_to("BTC") == {"1h": -1, "4h": -1, "1d": -1}
-    carries, _ = step(state, HOURS[:5])
-    assert state.find_stepped_to("BTC") == {"1h": HOURS[4], "4h": HOURS[3], "1d": -1}
-    for cell, carry in carries.items():
-        assert state.carries.get(cell) == carry
-        assert state.dump_carry(cell) == carry.data
-
-
 def test_a_rebuilt_carry_and_its_epoch_are_stored_with_the_next_batch_once():
     state = make_state()
     step(state, HOURS[:5])
@@ -121,13 +99,6 @@ def test_a_rebuilt_carry_and_its_epoch_are_stored_with_the_next_batch_once():
     assert carries == [rebuilt]
     assert epochs == [EpochRow(*INDICATOR_CELL, 1, 1, 1, HOURS[4] + 1, "split 2:1")]
     assert step_nothing(state) == ([], [])
-
-
-def test_a_sequence_that_has_stepped_no_bar_begins_no_epoch():
-    state = make_state()
-    restate(state, [])
-    state.begin_epochs(("BTC", "1h"), {INDICATOR_CELL})
-    assert (state.new_epochs, state.carries.get(INDICATOR_CELL)) == ([], None)
 
 
 def test_the_legacy_key_is_in_the_epoch_of_its_indicator():

@@ -181,16 +181,6 @@ def test_one_asset_steps_by_itself_as_among_251_bit_for_bit(indicator):
 
 
 @every_indicator
-def test_a_carry_keeps_its_layout_and_counts_the_bars(indicator):
-    expected = layout(indicator.start(6))
-    assert {dtype for _, dtype, _ in expected} <= {"<f8", "<i8", "|i1"}
-    carry, _ = readings_over(indicator, made_up_bars(6, 230))
-    assert layout(carry) == expected
-    assert all(len(array) == 6 for array in carry.values())
-    assert carry["bars"].tolist() == [230] * 6
-
-
-@every_indicator
 def test_a_step_changes_neither_its_bar_nor_an_earlier_reading(indicator):
     carry, kept = indicator.start(6), []
     for bar in made_up_bars.__wrapped__(6, 260):

@@ -1,4 +1,4 @@
-"""Session calendars against public calendars, hand calculation, pandas' rules and recorded bars.
+"""Session calendars against public calendars, hand calculation and recorded bars.
 
 The package `exchange_calendars` is the oracle for the exchanges' trading days and early closes.
 
@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from pandas.tseries import holiday
 
 from compute.bars import DAY_S, HOUR_S
 from compute.schedule import compute_lag_s, describe_clock, judge_clocks
@@ -180,7 +179,6 @@ def test_the_exchanges_keep_the_public_holidays_of_2026():
 
 
 @pytest.mark.filterwarnings("ignore:Series.values returning")
-@pytest.mark.prove
 def test_days_and_their_ends_are_those_of_the_exchanges_since_2016():
     calendars = pytest.importorskip("exchange_calendars")
     theirs = calendars.get_calendar("XNYS", start="2016-01-01", end="2045-12-31")
@@ -193,31 +191,6 @@ def test_days_and_their_ends_are_those_of_the_exchanges_since_2016():
     early = [day.date() for day in theirs.sessions if is_early_close(day.date())]
     assert early == [day.date() for day in theirs.early_closes]
     assert {day.date() for day in theirs.adhoc_holidays if day.year >= 2016} == MOURNING_DAYS
-
-
-class Exchange(holiday.AbstractHolidayCalendar):
-    """The same holidays by the rules that pandas ships."""
-
-    rules = (
-        holiday.Holiday("New Year", month=1, day=1, observance=holiday.sunday_to_monday),
-        holiday.USMartinLutherKingJr,
-        holiday.USPresidentsDay,
-        holiday.GoodFriday,
-        holiday.USMemorialDay,
-        holiday.Holiday("Juneteenth", month=6, day=19, observance=holiday.nearest_workday),
-        holiday.Holiday("Independence", month=7, day=4, observance=holiday.nearest_workday),
-        holiday.USLaborDay,
-        holiday.USThanksgivingDay,
-        holiday.Holiday("Christmas", month=12, day=25, observance=holiday.nearest_workday),
-    )
-
-
-@pytest.mark.parametrize("year", range(2022, 2062))
-@pytest.mark.sampled(8)
-def test_forty_years_of_holidays_agree_with_pandas(year: int):
-    theirs = Exchange().holidays(f"{year}-01-01", f"{year}-12-31")
-    weekdays = {day.date() for day in theirs if day.weekday() < 5}
-    assert list_holidays(year) == weekdays
 
 
 @pytest.mark.parametrize("session", SESSIONS)
