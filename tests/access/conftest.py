@@ -8,7 +8,15 @@ import pytest
 from store.sql.access_store import AccessStore
 from tests.support.example_market import NOON
 from tests.support.running_service import ManualClock
-from tests.support.sandbox_shop import HeldProvider, SandboxShop, open_counting_store
+from tests.support.sandbox_shop import (
+    HeldProvider,
+    OpenedCheckout,
+    Purchase,
+    SandboxShop,
+    StripeShop,
+    open_counting_store,
+    shop as shop,
+)
 from tests.support.store_homes import StoreHome, open_and_close
 
 
@@ -36,3 +44,15 @@ async def held_shop(
     """A shop on a provider whose payment checks can be held."""
     async with open_counting_store(tmp_path / "access.db") as store:
         yield SandboxShop(store, clock, billing)
+
+
+@pytest.fixture
+async def opened(shop: StripeShop) -> OpenedCheckout:
+    """A checkout that is paid at Stripe."""
+    return await shop.open_and_pay()
+
+
+@pytest.fixture
+async def bought(shop: StripeShop) -> Purchase:
+    """A purchase at Stripe, with its key."""
+    return await shop.buy()

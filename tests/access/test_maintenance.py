@@ -24,7 +24,7 @@ from tests.doubles.stripe.server import StripeDouble
 from tests.store.sql.test_purchase_store import CLAIM, MEMBER
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import ManualClock, RunningService, break_usage_counting
-from tests.support.sandbox_shop import Purchase, StripeShop, shop as shop
+from tests.support.sandbox_shop import OpenedCheckout, Purchase, StripeShop
 from tests.support.signals_command import drop_requests
 
 pytestmark = pytest.mark.clause("sales")
@@ -124,8 +124,9 @@ async def test_a_failed_check_stops_no_other_and_is_repeated_in_an_hour(
     assert await shop.status(first.api_key) == 403
 
 
-async def test_a_subscription_unknown_to_stripe_is_checked_once_a_day(shop: StripeShop) -> None:
-    bought = await shop.buy()
+async def test_a_subscription_unknown_to_stripe_is_checked_once_a_day(
+    shop: StripeShop, bought: Purchase
+) -> None:
     del shop.stripe.objects[bought.subscription]
     start = shop.clock.now
     lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
@@ -133,8 +134,9 @@ async def test_a_subscription_unknown_to_stripe_is_checked_once_a_day(shop: Stri
     assert await shop.status(bought.api_key) == 200
 
 
-async def test_memberships_of_other_modes_and_providers_are_not_checked(shop: StripeShop) -> None:
-    bought: Purchase = await shop.buy()
+async def test_memberships_of_other_modes_and_providers_are_not_checked(
+    shop: StripeShop, bought: Purchase
+) -> None:
     access = shop.served.access
     for changed in (
         {"subscription": "live", "mode": "live"},
@@ -349,9 +351,8 @@ HAPPENINGS: dict[str, Callable[[StripeDouble, Purchase], Object]] = {
     ],
 )
 async def test_an_event_that_ends_a_purchase_revokes_its_key_at_once(
-    shop: StripeShop, happen: str, why: str
+    shop: StripeShop, bought: Purchase, happen: str, why: str
 ) -> None:
-    bought = await shop.buy()
     other = await shop.buy()
     with capture_logs(processors=[drop_requests]) as lines:
         answer = await shop.send_event(HAPPENINGS[happen](shop.stripe, bought))
@@ -378,9 +379,8 @@ async def test_an_event_that_ends_a_purchase_revokes_its_key_at_once(
     ],
 )
 async def test_an_event_that_ends_no_purchase_or_contradicts_stripe_revokes_no_key(
-    shop: StripeShop, happen: str
+    shop: StripeShop, bought: Purchase, happen: str
 ) -> None:
-    bought = await shop.buy()
     if happen == "a lie":
         told = shop.stripe.objects[bought.subscription] | {"status": "canceled"}
         event = shop.stripe.add_event("customer.subscription.deleted", told)
@@ -390,8 +390,7 @@ async def test_an_event_that_ends_no_purchase_or_contradicts_stripe_revokes_no_k
     assert await shop.status(bought.api_key) == 200
 
 
-async def test_events_out_of_order_end_the_same(shop: StripeShop) -> None:
-    bought = await shop.buy()
+async def test_events_out_of_order_end_the_same(shop: StripeShop, bought: Purchase) -> None:
     earlier = shop.stripe.set_status(bought.subscription, "active")
     later = shop.stripe.cancel_subscription(bought.subscription)
     created = next(e for e in shop.stripe.events if e["type"] == "customer.subscription.created")
@@ -403,9 +402,9 @@ async def test_events_out_of_order_end_the_same(shop: StripeShop) -> None:
 @pytest.mark.clause("3.5.5", "5.27")
 async def test_a_refund_whose_event_arrives_during_the_claim_leaves_no_working_key(
     shop: StripeShop,
+    opened: OpenedCheckout,
 ) -> None:
     """Refund after Stripe has answered the check of the payment, before the key is committed."""
-    opened = await shop.open_and_pay()
     statuses = []
 
     async def refund() -> None:
@@ -422,8 +421,7 @@ async def test_a_refund_whose_event_arrives_during_the_claim_leaves_no_working_k
     assert held.ended_reason == "the payment was refunded in full"
 
 
-async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
-    bought = await shop.buy()
+async def test_an_event_sent_twice_is_handled_once(shop: StripeShop, bought: Purchase) -> None:
     event = shop.stripe.set_status(bought.subscription, "past_due")
     await shop.send_event(event)
     count_before = len(shop.stripe.requests)
@@ -435,9 +433,8 @@ async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
 
 @pytest.mark.parametrize(("happen", "status"), [("canceled", 500), ("needs_response", 503)])
 async def test_an_event_is_sent_again_if_stripe_is_unavailable(
-    shop: StripeShop, happen: str, status: int
+    shop: StripeShop, bought: Purchase, happen: str, status: int
 ) -> None:
-    bought = await shop.buy()
     event = HAPPENINGS[happen](shop.stripe, bought)
     shop.stripe.fail(status)
     answer = await shop.send_event(event)
@@ -458,9 +455,8 @@ async def test_an_event_is_sent_again_if_stripe_is_unavailable(
     ],
 )
 async def test_events_of_other_types_modes_and_times_change_nothing(
-    shop: StripeShop, changed: Object, age_s: int, status: int
+    shop: StripeShop, bought: Purchase, changed: Object, age_s: int, status: int
 ) -> None:
-    bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription) | changed
     count_before = len(shop.stripe.requests)
     answer = await shop.send_event(event, at=shop.clock.now // 1000 - age_s)

@@ -90,72 +90,72 @@ def parse_token(mail: EmailMessage) -> str:
 
 
 @pytest.fixture
-async def sign_in_service(held_shop: SandboxShop, billing: HeldProvider, tmp_path: Path) -> Door:
+async def door(held_shop: SandboxShop, billing: HeldProvider, tmp_path: Path) -> Door:
     await held_shop.claim(await held_shop.open_paid_checkout(billing))
     return Door(held_shop, billing, Mailbox(), tmp_path)
 
 
 @pytest.mark.parametrize("email", [MEMBERS, "A@EXAMPLE.COM"])
 async def test_a_link_goes_to_the_reported_address_and_creates_a_session_of_its_recipient(
-    sign_in_service: Door, email: str
+    door: Door, email: str
 ) -> None:
-    (mail,) = await sign_in_service.request_mails(email)
+    (mail,) = await door.request_mails(email)
     assert mail["To"] == MEMBERS
     assert "A@EXAMPLE.COM" not in str(mail)
     link = parse_token(mail)
-    session, is_owner = await sign_in_service.sign_in.redeem_link(link)
+    session, is_owner = await door.sign_in.redeem_link(link)
     assert not is_owner
-    assert await sign_in_service.find_email(session) == MEMBERS
-    stored = read_files(sign_in_service.folder)
+    assert await door.find_email(session) == MEMBERS
+    stored = read_files(door.folder)
     for token in (link, session):
         assert len(token) == 46
         assert hash_key(token) in stored
         assert token.encode() not in stored
-    await sign_in_service.sign_in.sign_out(session)
+    await door.sign_in.sign_out(session)
     for ended in (session, "another"):
-        assert await sign_in_service.find_email(ended) is None
+        assert await door.find_email(ended) is None
 
 
-async def test_a_stranger_gets_the_same_response_and_no_mail(sign_in_service: Door) -> None:
+async def test_a_stranger_gets_the_same_response_and_no_mail(door: Door) -> None:
     for email in (STRANGERS, MEMBERS):
-        assert await sign_in_service.sign_in.request_link(email, ADDRESS) == (email, 0)
-        assert await sign_in_service.sign_in.request_link(email, ADDRESS) == (email, 60)
-    sign_in_service.shop.clock.now += MAIL_LIMIT.window_s * 1000
+        assert await door.sign_in.request_link(email, ADDRESS) == (email, 0)
+        assert await door.sign_in.request_link(email, ADDRESS) == (email, 60)
+    door.shop.clock.now += MAIL_LIMIT.window_s * 1000
     with capture_logs() as lines:
-        assert await sign_in_service.request_mails(STRANGERS) == []
-        assert len(await sign_in_service.request_mails()) == 1
+        assert await door.request_mails(STRANGERS) == []
+        assert len(await door.request_mails()) == 1
     assert lines == []
 
 
 async def test_a_member_signs_in_after_the_end_and_in_another_mode_but_not_of_another_provider(
-    sign_in_service: Door,
+    door: Door,
 ) -> None:
-    shop, billing = sign_in_service.shop, sign_in_service.billing
+    shop, billing = door.shop, door.billing
     (member,) = [held.row for held in await shop.store.list_open_memberships("held")]
     await shop.store.end_membership(member, NOON, "canceled")
     for name, mode, mails in (("held", "live", 1), ("held", "test", 1), ("other", "live", 0)):
         billing.name, billing.mode = name, mode
-        assert len(await sign_in_service.request_mails()) == mails
+        assert len(await door.request_mails()) == mails
         shop.clock.now += MAIL_LIMIT.window_s * 1000
 
 
 async def test_a_buyer_without_a_key_is_mailed_a_link_and_not_the_opener_of_the_checkout(
-    sign_in_service: Door,
+    door: Door,
 ) -> None:
-    await sign_in_service.shop.open_checkout(contact_email="Late@example.com")
+    await door.shop.open_checkout(contact_email="Late@example.com")
     for payer, mailed in ((None, []), ("payer@example.com", []), ("LATE@example.com", None)):
         if payer:
             paid = SettledPayment("sub_2", "cus_2", payer)
-            sign_in_service.billing.payments["cs_2"] = paid
-        mails = await sign_in_service.request_mails("late@example.com")
+            door.billing.payments["cs_2"] = paid
+        mails = await door.request_mails("late@example.com")
         assert [mail["To"] for mail in mails] == ([payer] if mailed is None else mailed)
-        sign_in_service.shop.clock.now += MAIL_LIMIT.window_s * 1000
+        door.shop.clock.now += MAIL_LIMIT.window_s * 1000
 
 
 async def test_links_are_limited_per_client_address_for_all_mailboxes(
-    sign_in_service: Door,
+    door: Door,
 ) -> None:
-    sign_in = sign_in_service.open_sign_in(LIMIT)
+    sign_in = door.open_sign_in(LIMIT)
     for email in (MEMBERS, STRANGERS, "nonsense@example.com"):
         await sign_in.request_link(email, ADDRESS)
     refusals = []
@@ -168,8 +168,9 @@ async def test_links_are_limited_per_client_address_for_all_mailboxes(
     assert await sign_in.request_link(MEMBERS, "192.0.2.99") == (MEMBERS, 60)
 
 
-async def test_a_mailbox_gets_one_mail_a_minute_in_any_spelling(sign_in_service: Door) -> None:
-    door, clock = sign_in_service, sign_in_service.shop.clock
+async def test_a_mailbox_gets_one_mail_a_minute_in_any_spelling(
+    door: Door, clock: ManualClock
+) -> None:
     written = ["a@example.com", "A@example.com", "a@EXAMPLE.com"]
     assert len(await door.request_mails(written[0])) == 1
     released = asyncio.Event()
@@ -203,8 +204,8 @@ async def test_a_mailbox_gets_one_mail_a_minute_in_any_spelling(sign_in_service:
     assert "example.com" not in str(lines).lower()
 
 
-async def test_a_stranger_keeps_no_member_from_signing_in(sign_in_service: Door) -> None:
-    door, clock, strangers = sign_in_service, sign_in_service.shop.clock, "198.51.100.7"
+async def test_a_stranger_keeps_no_member_from_signing_in(door: Door, clock: ManualClock) -> None:
+    strangers = "198.51.100.7"
     for _ in range(MAILBOX_LIMIT.attempts):
         assert len(await door.request_mails(address=strangers)) == 1
         clock.now += MAIL_LIMIT.window_s * 1000
@@ -237,11 +238,10 @@ class Refusing(Mailbox):
     [(MailError("mail.example:587 cannot be reached"), "reached"), (KeyError(MEMBERS), "KeyError")],
 )
 async def test_a_failed_mail_is_logged_without_its_content(
-    sign_in_service: Door, error: Exception, expected: str
+    door: Door, clock: ManualClock, error: Exception, expected: str
 ) -> None:
-    clock = sign_in_service.shop.clock
-    sign_in_service.mailbox = Refusing(clock, clock.now + 1, error)
-    sign_in = sign_in_service.open_sign_in()
+    door.mailbox = Refusing(clock, clock.now + 1, error)
+    sign_in = door.open_sign_in()
     with capture_logs() as lines:
         await sign_in.mail_link(MEMBERS, 0)
     (line,) = lines
@@ -255,11 +255,10 @@ async def test_a_failed_mail_is_logged_without_its_content(
     ("minutes", "expected"), [(1, 1), (14, 1), (30, 1), (31, 0)], ids=["1", "14", "30", "never"]
 )
 async def test_a_mail_that_is_refused_for_now_is_sent_within_thirty_minutes_with_a_live_link(
-    sign_in_service: Door, minutes: int, expected: int
+    door: Door, clock: ManualClock, minutes: int, expected: int
 ) -> None:
-    clock = sign_in_service.shop.clock
-    sign_in_service.mailbox = Refusing(clock, clock.now + minutes * 60_000)
-    sign_in = sign_in_service.open_sign_in()
+    door.mailbox = Refusing(clock, clock.now + minutes * 60_000)
+    sign_in = door.open_sign_in()
 
     async def sleep(seconds: float) -> None:
         clock.now += round(seconds) * 1000
@@ -272,36 +271,38 @@ async def test_a_mail_that_is_refused_for_now_is_sent_within_thirty_minutes_with
     assert events[0] == "sign_in_mail_delayed"
     assert "SMTP 450" in lines[0]["why"]
     assert events[1:] == ([] if expected else ["sign_in_not_mailed"])
-    mails = [sign_in_service.mailbox.mails.get_nowait() for _ in range(expected)]
-    assert sign_in_service.mailbox.mails.empty()
+    mails = [door.mailbox.mails.get_nowait() for _ in range(expected)]
+    assert door.mailbox.mails.empty()
     for mail in mails:
         session, _ = await sign_in.redeem_link(parse_token(mail))
-        assert await sign_in_service.find_email(session)
+        assert await door.find_email(session)
     assert sign_in._waiting == {}
 
 
-async def test_a_store_that_fails_for_a_while_ends_no_retries(sign_in_service: Door) -> None:
-    clock = sign_in_service.shop.clock
-    sign_in_service.mailbox = Refusing(clock, clock.now + 60_000)
-    sign_in = sign_in_service.open_sign_in()
+async def test_a_store_that_fails_for_a_while_ends_no_retries(
+    door: Door, clock: ManualClock
+) -> None:
+    door.mailbox = Refusing(clock, clock.now + 60_000)
+    sign_in = door.open_sign_in()
 
     async def sleep(seconds: float) -> None:
         clock.now += round(seconds) * 1000
         names = {60: ("sign_in_links", "gone"), 120: ("gone", "sign_in_links")}.get(round(seconds))
         if names:
-            with closing(sqlite3.connect(sign_in_service.folder / "access.db")) as db:
+            with closing(sqlite3.connect(door.folder / "access.db")) as db:
                 db.execute("ALTER TABLE {} RENAME TO {}".format(*names))
 
     sign_in._sleep = sleep
     await sign_in.mail_link(MEMBERS, 0)
     await asyncio.gather(*sign_in._retries)
-    assert sign_in_service.mailbox.mails.qsize() == 1
+    assert door.mailbox.mails.qsize() == 1
 
 
-async def test_a_newer_request_ends_the_retries_of_an_older_one(sign_in_service: Door) -> None:
-    clock = sign_in_service.shop.clock
-    sign_in_service.mailbox = Refusing(clock, clock.now + 1)
-    sign_in, released = sign_in_service.open_sign_in(), asyncio.Event()
+async def test_a_newer_request_ends_the_retries_of_an_older_one(
+    door: Door, clock: ManualClock
+) -> None:
+    door.mailbox = Refusing(clock, clock.now + 1)
+    sign_in, released = door.open_sign_in(), asyncio.Event()
 
     async def sleep(seconds: float) -> None:
         if seconds >= 60:
@@ -313,38 +314,38 @@ async def test_a_newer_request_ends_the_retries_of_an_older_one(sign_in_service:
     await sign_in.mail_link(MEMBERS, 0)
     released.set()
     await asyncio.gather(*sign_in._retries)
-    assert sign_in_service.mailbox.mails.qsize() == 1
+    assert door.mailbox.mails.qsize() == 1
 
 
 @pytest.mark.parametrize(("email", "mails"), [("late@example.com", 0), (MEMBERS, 1)])
 async def test_an_unavailable_processor_is_logged_and_keeps_no_member_from_signing_in(
-    sign_in_service: Door, email: str, mails: int
+    door: Door, email: str, mails: int
 ) -> None:
-    await sign_in_service.shop.open_checkout(contact_email=email)
-    sign_in_service.billing.payments["cs_2"] = BillingError("down")
+    await door.shop.open_checkout(contact_email=email)
+    door.billing.payments["cs_2"] = BillingError("down")
     with capture_logs() as lines:
-        assert len(await sign_in_service.request_mails(email)) == mails
+        assert len(await door.request_mails(email)) == mails
     assert [line["event"] for line in lines] == ["billing_unavailable", "sign_in_payments_unknown"]
     assert email not in str(lines)
 
 
-async def test_a_mail_that_waits_when_the_service_stops_is_one_line(sign_in_service: Door) -> None:
+async def test_a_mail_that_waits_when_the_service_stops_is_one_line(door: Door) -> None:
     waiting = asyncio.Event()
 
     async def wait(seconds: float) -> None:
         waiting.set()
         await asyncio.Event().wait()
 
-    sign_in_service.sign_in._sleep = wait
+    door.sign_in._sleep = wait
     for wait_s in (0, 40):
         waiting.clear()
-        mailing = asyncio.create_task(sign_in_service.sign_in.mail_link(MEMBERS, wait_s))
+        mailing = asyncio.create_task(door.sign_in.mail_link(MEMBERS, wait_s))
         await waiting.wait()
         with capture_logs() as lines:
             mailing.cancel()
             await mailing
         assert [line["event"] for line in lines] == ["sign_in_not_mailed"]
-    assert sign_in_service.mailbox.mails.empty()
+    assert door.mailbox.mails.empty()
 
 
 @dataclass
@@ -378,9 +379,8 @@ async def record_work(door: Door, email: str) -> Work:
 
 @pytest.mark.parametrize("checkouts", [0, 2])
 async def test_the_work_after_a_request_is_the_same_for_members_and_strangers(
-    sign_in_service: Door, checkouts: int
+    door: Door, checkouts: int
 ) -> None:
-    door = sign_in_service
     for email in (MEMBERS, STRANGERS):
         for _ in range(checkouts):
             await door.shop.open_checkout(contact_email=email)
@@ -396,13 +396,13 @@ async def test_the_work_after_a_request_is_the_same_for_members_and_strangers(
 
 
 async def test_a_strangers_link_cannot_be_used_and_holds_no_address(
-    sign_in_service: Door, monkeypatch: pytest.MonkeyPatch
+    door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("access.sign_in.secrets.token_urlsafe", lambda size: "A" * 43)
-    assert await sign_in_service.request_mails(STRANGERS) == []
-    async with sign_in_service.shop.store._engine.acquire_connection() as db:
+    assert await door.request_mails(STRANGERS) == []
+    async with door.shop.store._engine.acquire_connection() as db:
         (row,) = await db.execute("SELECT token_hash, contact_email FROM sign_in_links")
     assert tuple(row) == (hash_key("sl_" + "A" * 43), "")
     with pytest.raises(ApiError) as refusal:
-        await sign_in_service.sign_in.redeem_link("sl_" + "A" * 43)
+        await door.sign_in.redeem_link("sl_" + "A" * 43)
     assert (refusal.value.status, "sl_" in refusal.value.message) == (404, False)

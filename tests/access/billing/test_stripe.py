@@ -33,7 +33,7 @@ from tests.doubles.stripe.server import (
 from tests.store.sql.test_purchase_store import MEMBER
 from tests.support.example_market import HOUR_MS, NOON
 from tests.support.running_service import ManualClock, RunningService, open_loopback_socket
-from tests.support.sandbox_shop import BUYER, Purchase, StripeShop, create_billing, shop as shop
+from tests.support.sandbox_shop import BUYER, OpenedCheckout, Purchase, StripeShop, create_billing
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -263,8 +263,9 @@ Spoil = Callable[[StripeDouble, str], object]
 
 
 @pytest.mark.clause("3.4.8")
-async def test_a_membership_has_the_address_that_stripe_reports(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
+async def test_a_membership_has_the_address_that_stripe_reports(
+    shop: StripeShop, opened: OpenedCheckout
+) -> None:
     shop.stripe.objects[opened.session]["customer_details"]["email"] = "payer@example.com"
     await shop.post_claim(opened.claim_token)
     member = (await shop.served.access.list_open_memberships("stripe"))[0].row
@@ -339,9 +340,8 @@ DIFFERS = "does not match the order"
     ],
 )
 async def test_a_checkout_that_is_over_or_differs_from_the_order_gives_no_key(
-    shop: StripeShop, spoil: Spoil, why: str
+    shop: StripeShop, opened: OpenedCheckout, spoil: Spoil, why: str
 ) -> None:
-    opened = await shop.open_and_pay()
     spoil(shop.stripe, opened.session)
     answer = await shop.post_claim(opened.claim_token)
     assert answer.status_code == 404, answer.text
@@ -373,9 +373,8 @@ async def test_a_checkout_that_is_over_or_differs_from_the_order_gives_no_key(
     ],
 )
 async def test_a_purchase_whose_subscription_must_be_settled_is_not_to_be_paid_again(
-    shop: StripeShop, spoil: Spoil, why: str
+    shop: StripeShop, opened: OpenedCheckout, spoil: Spoil, why: str
 ) -> None:
-    opened = await shop.open_and_pay()
     spoil(shop.stripe, opened.session)
     answer = await shop.post_claim(opened.claim_token)
     assert answer.status_code == 409, answer.text
@@ -411,8 +410,9 @@ async def test_the_payment_status_is_never_read_from_our_store(shop: StripeShop)
     assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
 
 
-async def test_a_claim_while_stripe_fails_is_503_and_loses_nothing(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
+async def test_a_claim_while_stripe_fails_is_503_and_loses_nothing(
+    shop: StripeShop, opened: OpenedCheckout
+) -> None:
     session = shop.stripe.objects[opened.session]
     subscription = session["subscription"]
     # The last failure is one in the middle of a claim.
@@ -428,8 +428,9 @@ async def test_a_claim_while_stripe_fails_is_503_and_loses_nothing(shop: StripeS
 
 
 @pytest.mark.prove
-async def test_charges_are_read_past_the_first_page(shop: StripeShop) -> None:
-    opened = await shop.open_and_pay()
+async def test_charges_are_read_past_the_first_page(
+    shop: StripeShop, opened: OpenedCheckout
+) -> None:
     charge = shop.stripe.charge_of(opened.session)
     claim = await shop.served.access.find_claim(hash_key(opened.claim_token))
     assert claim is not None
@@ -661,9 +662,8 @@ def change_price(price: str) -> Step:
 )
 @pytest.mark.prove
 async def test_a_settled_subscription_gives_access_again_and_an_open_one_is_reported(
-    shop: StripeShop, stop: Step, settle: Step
+    shop: StripeShop, bought: Purchase, stop: Step, settle: Step
 ) -> None:
-    bought = await shop.buy()
     stop(shop, bought)
     assert await run_round(shop) == [
         "membership_ended",
@@ -682,8 +682,7 @@ async def test_a_settled_subscription_gives_access_again_and_an_open_one_is_repo
     assert await shop.served.access.list_open_memberships("stripe") == []
 
 
-async def test_a_key_ends_after_the_dunning_window(shop: StripeShop) -> None:
-    bought = await shop.buy()
+async def test_a_key_ends_after_the_dunning_window(shop: StripeShop, bought: Purchase) -> None:
     shop.stripe.set_status(bought.subscription, "past_due")
     shop.clock.now += WINDOW_DAYS * DAY_MS - 60_000
     assert await run_round(shop) == ["maintenance_done"]
@@ -707,13 +706,12 @@ STEPS: dict[str, Step] = {
 @pytest.mark.clause("3.5.5")
 @pytest.mark.parametrize("seed", range(6))
 async def test_after_any_history_a_member_has_access_or_the_operator_is_warned(
-    shop: StripeShop, seed: int
+    shop: StripeShop, bought: Purchase, seed: int
 ) -> None:
     """Whatever happened before, the store agrees with a fresh verdict once a day has passed.
 
     A key that was once revoked stays so.
     """
-    bought = await shop.buy()
     has_ended = False
     for name in Random(seed).choices(sorted(STEPS), k=8):
         event: Any = STEPS[name](shop, bought)

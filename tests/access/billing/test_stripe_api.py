@@ -28,7 +28,7 @@ from schemas.errors import ApiError
 from tests.doubles.stripe.records import Object
 from tests.doubles.stripe.server import StripeDouble, sign_payload
 from tests.store.sql.test_purchase_store import CLAIM as LIVE_CLAIM
-from tests.support.sandbox_shop import BUYER, OpenedCheckout, StripeShop, open_shop, shop as shop
+from tests.support.sandbox_shop import BUYER, OpenedCheckout, Purchase, StripeShop, open_shop
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -304,8 +304,9 @@ CHARGES: tuple[Object, ...] = (
 
 @pytest.mark.parametrize("foreign", [*FOREIGN_RESPONSES, *SESSIONS, *CHARGES])
 @pytest.mark.sampled(8)
-async def test_a_foreign_response_fails_no_claim(shop: StripeShop, foreign: str | Object) -> None:
-    opened = await shop.open_and_pay()
+async def test_a_foreign_response_fails_no_claim(
+    shop: StripeShop, opened: OpenedCheckout, foreign: str | Object
+) -> None:
     if isinstance(foreign, str):
         shop.stripe.respond(FOREIGN_RESPONSES[foreign])
     else:
@@ -327,9 +328,8 @@ async def test_a_foreign_response_fails_no_claim(shop: StripeShop, foreign: str 
 )
 @pytest.mark.sampled(3)
 async def test_an_unknown_subscription_or_dispute_ends_no_membership(
-    shop: StripeShop, changed: Object | None
+    shop: StripeShop, bought: Purchase, changed: Object | None
 ) -> None:
-    bought = await shop.buy()
     member = (await shop.served.access.list_open_memberships("stripe"))[0].row
     if changed is None:
         dispute = shop.stripe.dispute(bought.charge, "weighed")["data"]["object"]["id"]

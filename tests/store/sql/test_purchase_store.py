@@ -47,6 +47,12 @@ def make_other_claim(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
     return claim, replace(MEMBER, subscription=f"sub_{number}"), bytes([100 + number] * 32)
 
 
+@pytest.fixture
+async def claim(access: AccessStore) -> ClaimRow:
+    await access.create_claim(CLAIM)
+    return CLAIM
+
+
 async def bought(access: AccessStore, number: int) -> bytes:
     claim, member, key_hash = make_other_claim(number)
     await access.create_claim(claim)
@@ -64,9 +70,8 @@ async def bought(access: AccessStore, number: int) -> bytes:
     ids=["a key", "no key"],
 )
 async def test_a_claim_is_redeemed_once_for_a_membership_and_at_most_one_key(
-    access: AccessStore, key_hash: bytes | None, keys: list[KeyRow], verdict: str
+    access: AccessStore, claim: ClaimRow, key_hash: bytes | None, keys: list[KeyRow], verdict: str
 ) -> None:
-    await access.create_claim(CLAIM)
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
     assert await access.find_claim(bytes(32)) is None
     assert await access.redeem_claim(CLAIM, MEMBER, key_hash, NOW + 5)
@@ -84,9 +89,8 @@ HASH_2 = bytes([2] * 32)
 
 @pytest.mark.clause("3.4.2")
 async def test_only_one_of_two_concurrent_redemptions_creates_the_key(
-    access: AccessStore, open_access: OpenAccess
+    access: AccessStore, claim: ClaimRow, open_access: OpenAccess
 ) -> None:
-    await access.create_claim(CLAIM)
     second = await open_access()
     made = await asyncio.gather(
         access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW),
@@ -97,9 +101,8 @@ async def test_only_one_of_two_concurrent_redemptions_creates_the_key(
 
 
 async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched(
-    access: AccessStore, home: StoreHome
+    access: AccessStore, claim: ClaimRow, home: StoreHome
 ) -> None:
-    await access.create_claim(CLAIM)
     await access.create_key(KEY_HASH, "taken", NOW)
     with pytest.raises(StoreError):
         await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
@@ -146,8 +149,8 @@ async def test_what_became_of_a_redeemed_claim_is_found(access: AccessStore) -> 
 
 async def test_a_redemption_that_is_undone_leaves_a_claim_that_can_be_redeemed(
     access: AccessStore,
+    claim: ClaimRow,
 ) -> None:
-    await access.create_claim(CLAIM)
     for key_hash in (KEY_HASH, None, HASH_2):
         assert await access.redeem_claim(CLAIM, MEMBER, key_hash, NOW)
         await access.undo_redemption(CLAIM, MEMBER)
@@ -159,8 +162,8 @@ async def test_a_redemption_that_is_undone_leaves_a_claim_that_can_be_redeemed(
 
 async def test_a_redemption_is_not_undone_once_the_member_has_another_key(
     access: AccessStore,
+    claim: ClaimRow,
 ) -> None:
-    await access.create_claim(CLAIM)
     await access.redeem_claim(CLAIM, MEMBER, None, NOW)
     (held,) = await access.list_open_memberships("stripe")
     assert await access.create_member_key(held.id, HASH_2, "own", NOW, KeyLimits(3, 9, NOW))
