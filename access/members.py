@@ -19,7 +19,6 @@ from store.access_rows import (
     KeyLimits,
     KeyRow,
     LoggedCall,
-    MemberKey,
     MembershipRow,
     StoredMembership,
     normalize_email,
@@ -41,7 +40,6 @@ DEFAULT_OVERLAP_HOURS = 24
 STATUS_TTL_MS = 10_000
 # A page waits this long; the fetch continues, and the next page view shows its result.
 TIMEOUT_S = 3.0
-
 # The page lists only the latest of the keys that have ended.
 MAX_ENDED_SHOWN = 5
 
@@ -55,37 +53,37 @@ class MemberPlan:
     """A membership and its keys at a time, oldest first; `is_live` if they work on this server."""
 
     membership: StoredMembership
-    keys: list[MemberKey]
+    keys: list[KeyRow]
     is_live: bool
     at: int
 
     @property
-    def working_keys(self) -> list[MemberKey]:
+    def working_keys(self) -> list[KeyRow]:
         """The keys that are neither revoked nor expired."""
-        return [held for held in self.keys if held.key.works_at(self.at)]
+        return [held for held in self.keys if held.works_at(self.at)]
 
     @property
-    def live_keys(self) -> list[MemberKey]:
+    def live_keys(self) -> list[KeyRow]:
         """The working keys that count against MAX_LIVE_KEYS: those without a working successor."""
-        working = {held.key.id for held in self.working_keys}
-        return [held for held in self.working_keys if held.key.replaced_by not in working]
+        working = {held.id for held in self.working_keys}
+        return [held for held in self.working_keys if held.replaced_by not in working]
 
     @property
     def has_room(self) -> bool:
         """Whether neither limit on keys, MAX_LIVE_KEYS or that of a day, is reached."""
-        rotated = {held.key.replaced_by for held in self.keys}
+        rotated = {held.replaced_by for held in self.keys}
         new_keys = [
             held
             for held in self.keys
-            if held.key.created_at > self.at - DAY_MS and held.key.id not in rotated
+            if held.created_at > self.at - DAY_MS and held.id not in rotated
         ]
         return len(self.live_keys) < MAX_LIVE_KEYS and len(new_keys) < MAX_NEW_KEYS_PER_DAY
 
     @property
-    def ended_keys(self) -> list[MemberKey]:
+    def ended_keys(self) -> list[KeyRow]:
         """The last MAX_ENDED_SHOWN revoked and expired keys, newest first."""
-        ended = [held for held in self.keys if not held.key.works_at(self.at)]
-        ended.sort(key=lambda held: held.key.revoked_at or held.key.expires_at or 0, reverse=True)
+        ended = [held for held in self.keys if not held.works_at(self.at)]
+        ended.sort(key=lambda held: held.revoked_at or held.expires_at or 0, reverse=True)
         return ended[:MAX_ENDED_SHOWN]
 
 
@@ -160,12 +158,12 @@ class MemberKeys:
         """
         held = await self.get_live_key(email, membership_id, key_id)
         self._require_live(await self._get_membership(email, membership_id))
-        if held.key.client_id is not None:
+        if held.client_id is not None:
             raise _conflict_error(
                 "This key belongs to a connected program, which renews its own tokens. To end its "
                 "access, revoke the key"
             )
-        if held.key.replaced_by is not None:
+        if held.replaced_by is not None:
             raise _conflict_error("This key was rotated before: rotate the key that replaced it")
         api_key, now = generate_key(), self._clock()
         key = key_id, hash_key(api_key), now, now + overlap_hours * HOUR_MS
@@ -178,7 +176,7 @@ class MemberKeys:
 
     async def list_calls(self, email: str, limit: int) -> list[tuple[KeyRow, LoggedCall]]:
         """Return the latest stored calls of a mailbox's keys, each with its key, newest first."""
-        keys = [held.key for plan in await self.list_plans(email) for held in plan.keys]
+        keys = [held for plan in await self.list_plans(email) for held in plan.keys]
         keys.sort(key=lambda key: key.last_used_at or key.created_at, reverse=True)
         calls = [
             (key, call)
@@ -206,11 +204,11 @@ class MemberKeys:
         if not await self._store.revoke_member_key(membership.id, key_id, self._clock()):
             raise _not_found_error("key")
 
-    async def get_live_key(self, email: str, membership_id: int, key_id: int) -> MemberKey:
+    async def get_live_key(self, email: str, membership_id: int, key_id: int) -> KeyRow:
         """Return a live key; raise ApiError 404 if there is no such live key."""
         membership, now = await self._get_membership(email, membership_id), self._clock()
         for stored_key in await self._store.list_member_keys(membership.id, now // DAY_MS):
-            if stored_key.key.id == key_id and stored_key.key.works_at(now):
+            if stored_key.id == key_id and stored_key.works_at(now):
                 return stored_key
         raise _not_found_error("key")
 

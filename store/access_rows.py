@@ -20,7 +20,7 @@ class KeyRow:
 
     `replaced_by` is the id of the key that a rotation created in its place. `client_id` is that of
     the OAuth client if the key is a connection: then it has tokens, and `label` is what the client
-    called itself.
+    called itself. `used` counts its calls of the requested UTC day.
     """
 
     id: int
@@ -33,6 +33,7 @@ class KeyRow:
     expires_at: int | None = None
     replaced_by: int | None = None
     client_id: str | None = None
+    used: int = 0
 
     def works_at(self, at: int) -> bool:
         """Return whether the key is neither revoked nor expired at a time (epoch ms)."""
@@ -172,14 +173,6 @@ class StoredMembership:
     ended_at: int | None
     ended_reason: str | None
     closed_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberKey:
-    """A key of a membership and the number of calls it has used on the requested UTC day."""
-
-    key: KeyRow
-    used: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from serving.context import Context
 from serving.freshness import find_next_run, is_final, is_recording_over, is_stale
 from serving.snapshot import Snapshot
 from serving.tool_runner import ToolRunner
-from store.access_rows import MemberKey, Notice
+from store.access_rows import KeyRow, Notice
 from store.sql.access_store import AccessStore
 from store.sql.operations_figures import CommitSummary, StoreSize
 from store.store_errors import StoreError
@@ -324,13 +324,13 @@ class OperationsPages:
     async def revoke_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Revoke a key and return to the page."""
         held = await self._get_key(request)
-        await self._access.revoke_key(held.key.id, self._context.clock())
+        await self._access.revoke_key(held.id, self._context.clock())
         return redirect_to(request, f"{OPERATIONS_PATH}#keys")
 
-    async def _get_key(self, request: Request) -> MemberKey:
+    async def _get_key(self, request: Request) -> KeyRow:
         now, id_ = self._context.clock(), parse_id(request, "key")
         held = await self._access.operations.find_key(id_, now // DAY_MS)
-        if held is None or not held.key.works_at(now):
+        if held is None or not held.works_at(now):
             raise ApiError(
                 "invalid_parameter",
                 "There is no working key with this id. Open Operations to see the keys.",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import (
@@ -14,7 +14,6 @@ from store.access_rows import (
     KeyLimits,
     KeyRow,
     LoggedCall,
-    MemberKey,
     ToolUsage,
     Verdict,
 )
@@ -103,11 +102,6 @@ def _find_refusal(row: Row, at: int, mode: Mode | None, limit: int) -> Verdict |
     if None not in (row["mode"], mode) and row["mode"] != mode:
         return "wrong_mode"
     return "exhausted" if row["used"] >= limit else None
-
-
-def parse_used_key(*, used: int, **key: Any) -> MemberKey:
-    """Return the key of a row of SELECT_USED_KEYS."""
-    return MemberKey(KeyRow(**key), used)
 
 
 class StorePart:
@@ -306,10 +300,10 @@ RETURNING used
         sql = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? RETURNING id"
         return bool(await self._write(sql, revoked_at, key_id))
 
-    async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
+    async def list_member_keys(self, membership_id: int, day: int) -> list[KeyRow]:
         """Return the keys of a membership with their usage on a UTC day, oldest first."""
         sql = f"{SELECT_USED_KEYS} WHERE membership_id = ? ORDER BY id"
-        return await self._list(parse_used_key, sql, day, membership_id)
+        return await self._list(KeyRow, sql, day, membership_id)
 
     async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
         """Rename a live key of a membership; False if there is no such live key."""

@@ -6,9 +6,9 @@ Its reads use the batch lane, so that calls never wait for them.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.access_rows import MemberKey, StoredMembership
+from store.access_rows import KeyRow, StoredMembership
 from store.sql.database import Engine, Lane, Row, fetch_value
-from store.sql.key_store import SELECT_USED_KEYS, StorePart, parse_used_key
+from store.sql.key_store import SELECT_USED_KEYS, StorePart
 from store.sql.purchase_store import SELECT_MEMBERSHIPS, parse_membership
 
 # `created_at` is the key of both tables, so each count reads only the rows of its commit.
@@ -94,7 +94,7 @@ class AccessOperations(StorePart):
         async with self._engine.begin_read(Lane.BATCH) as db:
             return await db.execute(sql, *values)
 
-    async def list_keys(self, day: int, limit: int) -> list[MemberKey]:
+    async def list_keys(self, day: int, limit: int) -> list[KeyRow]:
         """Return keys with their calls of a UTC day: revoked ones last, then by their last use."""
         sql = f"""
 SELECT * FROM ({SELECT_USED_KEYS}) AS listed
@@ -102,11 +102,11 @@ ORDER BY CASE WHEN revoked_at IS NULL THEN 0 ELSE 1 END,
   coalesce(last_used_at, created_at) DESC, id DESC
 LIMIT ?
 """
-        return await self._list(parse_used_key, sql, day, limit)
+        return await self._list(KeyRow, sql, day, limit)
 
-    async def find_key(self, key_id: int, day: int) -> MemberKey | None:
+    async def find_key(self, key_id: int, day: int) -> KeyRow | None:
         """Return a key with its calls of a UTC day, live or not; None if there is no such key."""
-        return await self._find(parse_used_key, f"{SELECT_USED_KEYS} WHERE id = ?", day, key_id)
+        return await self._find(KeyRow, f"{SELECT_USED_KEYS} WHERE id = ?", day, key_id)
 
     async def count_keys(self, at: int, day: int) -> KeyCounts:
         """Return the numbers of keys, calls and requests at a time (epoch ms)."""

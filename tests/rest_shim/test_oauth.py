@@ -116,9 +116,9 @@ async def test_a_connection_is_a_key_that_its_member_sees(
         result = (await host.call(tokens["access_token"])).json()["result"]
         assert result["structuredContent"]["quota"]["used_today"] == used
     (held,) = (await host.find_plan()).live_keys
-    assert (held.key.label, held.key.client_id, held.used) == ("Hand", host.client_id, 2)
+    assert (held.label, held.client_id, held.used) == ("Hand", host.client_id, 2)
     await host.served.call_log.flush()
-    assert len(await host.served.access.list_calls(held.key.id, 10)) == 2
+    assert len(await host.served.access.list_calls(held.id, 10)) == 2
 
 
 @pytest.mark.clause("10.7", "10.9")
@@ -143,7 +143,7 @@ async def test_revoking_the_key_ends_its_tokens_at_once(host: HandClient, plan: 
     tokens = await host.connect(plan)
     assert await is_connected(host, tokens)
     (held,) = (await host.find_plan()).live_keys
-    await host.served.access.revoke_member_key(plan.membership.id, held.key.id, host.served.clock())
+    await host.served.access.revoke_member_key(plan.membership.id, held.id, host.served.clock())
     for method in ("initialize", "ping", "tools/list", "tools/call"):
         params = {"name": "signals_get_state"} if method == "tools/call" else {}
         refused = await host.send(tokens["access_token"], method, params)
@@ -430,7 +430,7 @@ async def test_connections_count_towards_the_live_keys_of_the_plan(
         await host.authorizations.approve(pending, plan)
     assert refused.value.status == 409
     # The member revokes a key and goes on with the same request.
-    await host.served.access.revoke_key(plan.live_keys[0].key.id, host.served.clock())
+    await host.served.access.revoke_key(plan.live_keys[0].id, host.served.clock())
     plan = await host.find_plan()
     answer = read_answer(await host.authorizations.approve(pending, plan))
     assert (await host.exchange(answer["code"])).status_code == 200

@@ -35,7 +35,7 @@ def make_challenge(verifier: str) -> str:
 async def buy_plan(access: AccessStore, clock: Clock, email: str = MEMBER) -> MemberPlan:
     """Store a membership without a live key, and return it."""
     await store_membership(access, email, clock())
-    await access.revoke_key((await find_plan(access, clock, email)).keys[0].key.id, clock())
+    await access.revoke_key((await find_plan(access, clock, email)).keys[0].id, clock())
     return await find_plan(access, clock, email)
 
 

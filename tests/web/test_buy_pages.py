@@ -129,7 +129,7 @@ async def test_neither_a_reload_nor_a_lost_answer_buys_again_or_ends_in_an_error
         assert "../sign-in" in page.links
     (member,) = await served.access.list_memberships_by_email(BUYER)
     (held,) = await served.access.list_member_keys(member.id, 0)
-    assert held.key.label == "Bought in a browser"
+    assert held.label == "Bought in a browser"
     assert await get_usage_status(served, api_key) == 200
 
 

@@ -320,9 +320,9 @@ async def test_a_members_key_has_its_membership_mode_and_usage_of_the_day(
     for at in (NOW, NOW + 1, NOW + DAY_MS):
         await access.count_calls([make_call_group(KEY_HASH, at)], "live", 10)
     first, made = await access.list_member_keys(membership, NOW // DAY_MS)
-    assert (first.key.label, first.used) == ("Agent", 0)
-    assert (made.key.label, made.used, made.key.mode) == ("laptop", 2, "live")
-    assert (made.key.created_at, made.key.last_used_at) == (NOW + 5, NOW + DAY_MS)
+    assert (first.label, first.used) == ("Agent", 0)
+    assert (made.label, made.used, made.mode) == ("laptop", 2, "live")
+    assert (made.created_at, made.last_used_at) == (NOW + 5, NOW + DAY_MS)
     assert [held.used for held in await access.list_member_keys(membership, NOW // DAY_MS + 1)] == [
         0,
         1,
@@ -339,7 +339,7 @@ async def test_live_keys_of_a_membership_are_limited_until_one_is_revoked(
     ]
     assert made == [True, True, False, False]
     first, *_ = await access.list_member_keys(membership, 0)
-    assert await access.revoke_member_key(membership, first.key.id, NOW + 1)
+    assert await access.revoke_member_key(membership, first.id, NOW + 1)
     assert await access.create_member_key(membership, make_hash(9), "own", NOW, MOST)
     assert not await access.create_member_key(membership, make_hash(10), "own", NOW, MOST)
 
@@ -353,7 +353,7 @@ async def test_new_keys_of_a_membership_are_limited_even_if_some_are_revoked(
         most = KeyLimits(max_live=3, max_created=4, created_since=at - DAY_MS)
         is_made = await access.create_member_key(membership, make_hash(number), "own", at, most)
         for held in await access.list_member_keys(membership, 0):
-            await access.revoke_member_key(membership, held.key.id, at)
+            await access.revoke_member_key(membership, held.id, at)
         return is_made
 
     assert [await made(number, NOW + number) for number in range(5)] == [True] * 3 + [False] * 2
@@ -367,7 +367,7 @@ async def test_keys_of_others_and_of_the_operator_cannot_be_named_or_revoked(
     operators = await access.create_key(make_hash(1), "operator", NOW)
     mine, theirs = await add_membership(access), await add_membership(access, "b@example.com", 2)
     (other_key,) = await access.list_member_keys(theirs, 0)
-    for key_id in (operators, other_key.key.id, 999):
+    for key_id in (operators, other_key.id, 999):
         assert not await access.relabel_key(mine, key_id, "taken")
         assert not await access.revoke_member_key(mine, key_id, NOW)
     listed = await access.list_keys()
@@ -380,12 +380,12 @@ async def test_a_revoked_key_keeps_its_label_and_the_time_when_it_was_revoked_fi
     membership: int,
 ) -> None:
     (held,) = await access.list_member_keys(membership, 0)
-    assert await access.relabel_key(membership, held.key.id, "named")
+    assert await access.relabel_key(membership, held.id, "named")
     for at in (NOW + 1, NOW + 2):
-        assert await access.revoke_member_key(membership, held.key.id, at)
-    assert not await access.relabel_key(membership, held.key.id, "again")
+        assert await access.revoke_member_key(membership, held.id, at)
+    assert not await access.relabel_key(membership, held.id, "again")
     (held,) = await access.list_member_keys(membership, 0)
-    assert (held.key.label, held.key.revoked_at) == ("named", NOW + 1)
+    assert (held.label, held.revoked_at) == ("named", NOW + 1)
 
 
 async def test_an_ended_or_unknown_membership_gets_no_key(
@@ -394,7 +394,7 @@ async def test_an_ended_or_unknown_membership_gets_no_key(
     await access.end_membership(make_other_claim(1)[1], NOW, "refunded in full")
     for id_ in (membership, membership + 1):
         assert not await access.create_member_key(id_, make_hash(1), "late", NOW, MOST)
-    assert [held.key.revoked_at for held in await access.list_member_keys(membership, 0)] == [NOW]
+    assert [held.revoked_at for held in await access.list_member_keys(membership, 0)] == [NOW]
 
 
 async def make_keys(store: AccessStore, membership: int, first: int) -> int:
