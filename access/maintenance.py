@@ -74,16 +74,13 @@ class MaintenanceJob:
         # Covers webhooks that were lost, and what Stripe sends no webhook for.
         unreached = 0
         charged: list[str] = []
-        for membership in await self._store.list_open_memberships(self._provider.name):
-            member, is_ended = membership.row, membership.ended_at is not None
+        for member in await self._store.list_open_memberships(self._provider.name):
             if member.mode != self._provider.mode:
                 continue
             try:
-                status = await update_membership(
-                    self._store, self._provider, member, self._clock(), is_ended=is_ended
-                )
+                status = await update_membership(self._store, self._provider, member, self._clock())
                 if not status.is_final and (
-                    status.ended_reason or (is_ended and status.due_reason)
+                    status.ended_reason or (member.ended_at is not None and status.due_reason)
                 ):
                     charged.append(member.subscription)
             except Exception as error:
@@ -142,11 +139,11 @@ def compute_cutoffs(now: int) -> RetentionCutoffs:
 
 
 async def update_membership(
-    store: AccessStore, provider: Provider, member: MembershipRow, now: int, *, is_ended: bool
+    store: AccessStore, provider: Provider, member: MembershipRow, now: int
 ) -> SubscriptionStatus:
     """Store whether a membership gives access, as the processor reports; return its status.
 
-    `is_ended` is what the store has, and `now` is epoch ms. A membership that ends loses its keys
+    `now` is epoch ms. A membership that ends loses its keys
     for good, so the member of one that starts again creates another key. Raise BillingError if the
     processor is unavailable.
     """
@@ -154,11 +151,11 @@ async def update_membership(
     reason = status.ended_reason
     if reason is not None:
         keys = await store.end_membership(member, now, reason, is_final=status.is_final)
-        if not is_ended:
+        if member.ended_at is None:
             billing_log.info(
                 "membership_ended", subscription=member.subscription, why=reason, keys=keys
             )
-    elif is_ended and status.is_paid:
+    elif member.ended_at is not None and status.is_paid:
         await store.resume_membership(member)
         billing_log.info("membership_resumed", subscription=member.subscription)
     return status
@@ -177,9 +174,6 @@ async def handle_webhook(
     if customer is None or await store.is_event_handled(event_id):
         return
     for membership in await store.list_open_memberships(provider.name, customer):
-        is_ended = membership.ended_at is not None
-        await call_provider(
-            update_membership(store, provider, membership.row, clock(), is_ended=is_ended)
-        )
+        await call_provider(update_membership(store, provider, membership, clock()))
     # Marked last: after a failure the processor must be able to repeat the message.
     await store.mark_event_handled(event_id, clock())

@@ -20,7 +20,6 @@ from store.access_rows import (
     KeyRow,
     LoggedCall,
     MembershipRow,
-    StoredMembership,
     normalize_email,
 )
 from store.sql.access_store import AccessStore
@@ -52,7 +51,7 @@ log = structlog.get_logger("billing")
 class MemberPlan:
     """A membership and its keys at a time, oldest first; `is_live` if they work on this server."""
 
-    membership: StoredMembership
+    membership: MembershipRow
     keys: list[KeyRow]
     is_live: bool
     at: int
@@ -241,21 +240,25 @@ class MemberKeys:
                 )
         raise _not_found_error("payment without a key")
 
-    async def fetch_status(self, membership: StoredMembership) -> SubscriptionStatus | None:
+    async def fetch_status(self, membership: MembershipRow) -> SubscriptionStatus | None:
         """Return the status of a membership.
 
         None if it has ended, if it is not this provider's, or if the processor is unavailable.
         """
-        member = membership.row
-        is_known = (member.provider, member.mode) == (self._provider.name, self._provider.mode)
+        is_known = (membership.provider, membership.mode) == (
+            self._provider.name,
+            self._provider.mode,
+        )
         if membership.ended_at is not None or not is_known:
             return None
-        request = self._statuses.get(member.subscription, lambda: self._query_provider(member))
+        request = self._statuses.get(
+            membership.subscription, lambda: self._query_provider(membership)
+        )
         return await self._await_in_time(request)
 
-    def is_manageable(self, membership: StoredMembership) -> bool:
+    def is_manageable(self, membership: MembershipRow) -> bool:
         """Return whether the processor's portal can manage a membership."""
-        return self._provider.has_portal and membership.row.mode == self._provider.mode
+        return self._provider.has_portal and membership.mode == self._provider.mode
 
     async def create_portal_url(self, email: str, membership_id: int, return_url: str) -> str:
         """Return a portal URL for one visit to manage a plan.
@@ -266,9 +269,7 @@ class MemberKeys:
         for plan in await self.list_plans(email):
             membership = plan.membership
             if membership.id == membership_id and self.is_manageable(membership):
-                return await call_provider(
-                    self._provider.create_portal_url(membership.row, return_url)
-                )
+                return await call_provider(self._provider.create_portal_url(membership, return_url))
         raise ApiError(
             "invalid_parameter", "You have no such plan to manage. Reload the page.", 404
         )
@@ -287,27 +288,27 @@ class MemberKeys:
         except TimeoutError:
             return None
 
-    async def _get_membership(self, email: str, membership_id: int) -> StoredMembership:
+    async def _get_membership(self, email: str, membership_id: int) -> MembershipRow:
         for membership in await self._list_memberships(email):
             if membership.id == membership_id:
                 return membership
         raise _not_found_error("membership")
 
-    async def _list_memberships(self, email: str) -> list[StoredMembership]:
+    async def _list_memberships(self, email: str) -> list[MembershipRow]:
         return [
             membership
             for membership in await self._store.list_memberships_by_email(email)
-            if membership.row.provider == self._provider.name
+            if membership.provider == self._provider.name
         ]
 
-    def _require_live(self, membership: StoredMembership) -> None:
+    def _require_live(self, membership: MembershipRow) -> None:
         if not self._is_live(membership):
             raise _conflict_error(
                 "This membership has ended or is not paid, or belongs to another billing mode"
             )
 
-    def _is_live(self, membership: StoredMembership) -> bool:
-        return membership.ended_at is None and membership.row.mode == self._provider.mode
+    def _is_live(self, membership: MembershipRow) -> bool:
+        return membership.ended_at is None and membership.mode == self._provider.mode
 
 
 def build_limits(now: int) -> KeyLimits:

@@ -120,9 +120,7 @@ class Claims:
         # A webhook that arrived between the check of the payment and the commit found no membership
         # to end, so the status is checked again.
         try:
-            status = await update_membership(
-                self._store, self._provider, member, now, is_ended=False
-            )
+            status = await update_membership(self._store, self._provider, member, now)
         except Exception as error:
             # Nobody has the key yet, so the claim is as it was before, and can be repeated.
             await self._store.undo_redemption(claim, member)

@@ -242,9 +242,9 @@ class SignIn:
             # The processor is unavailable, which keeps no member from signing in.
             log.warning("sign_in_payments_unknown", why=error.message)
         emails += [
-            membership.row.contact_email
+            membership.contact_email
             for membership in memberships
-            if membership.row.provider == self._provider.name
+            if membership.provider == self._provider.name
         ]
         return emails[-1] if emails else None
 

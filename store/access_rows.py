@@ -1,6 +1,6 @@
 """Rows of the access store: keys, usage, purchases, sign-ins and requests. Times are epoch ms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -150,7 +150,11 @@ class ClaimRow:
 
 @dataclass(frozen=True, slots=True)
 class MembershipRow:
-    """One subscription, which keeps its keys live until it ends; the ids are the processor's."""
+    """One subscription, which keeps its keys live until it ends; its names are the processor's.
+
+    `ended_at` and `ended_reason` are None while it is active, `closed_at` while its subscription
+    can be paid again. `id` is that of the store, once it is stored.
+    """
 
     provider: str
     mode: Mode
@@ -159,20 +163,10 @@ class MembershipRow:
     contact_email: str
     billing: Billing
     created_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMembership:
-    """A stored membership; `ended_at` and `ended_reason` are None while it is active.
-
-    `closed_at` is None while its subscription can be paid again.
-    """
-
-    id: int
-    row: MembershipRow
-    ended_at: int | None
-    ended_reason: str | None
+    ended_at: int | None = None
+    ended_reason: str | None = None
     closed_at: int | None = None
+    id: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

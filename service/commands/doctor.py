@@ -432,9 +432,9 @@ async def check_memberships(case: Case) -> Findings:
     """Name the subscriptions that give no access but can still be charged."""
     mode = "live" if case.settings.is_stripe_live else "test"
     charged = [
-        membership.row.subscription
+        membership.subscription
         for membership in await case.access.list_open_memberships("stripe")
-        if membership.ended_at is not None and membership.row.mode == mode
+        if membership.ended_at is not None and membership.mode == mode
     ]
     if charged:
         yield (

@@ -6,10 +6,10 @@ Its reads use the batch lane, so that calls never wait for them.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.access_rows import KeyRow, StoredMembership
+from store.access_rows import KeyRow, MembershipRow
 from store.sql.database import Engine, Lane, Row, fetch_value
 from store.sql.key_store import SELECT_USED_KEYS, StorePart
-from store.sql.purchase_store import SELECT_MEMBERSHIPS, parse_membership
+from store.sql.purchase_store import SELECT_MEMBERSHIPS
 
 # `created_at` is the key of both tables, so each count reads only the rows of its commit.
 LIST_NEWEST_COMMITS = """
@@ -113,10 +113,10 @@ LIMIT ?
         (row,) = await self._read(COUNT_KEYS, at, day)
         return KeyCounts(*map(int, row))
 
-    async def list_memberships(self, limit: int) -> list[StoredMembership]:
+    async def list_memberships(self, limit: int) -> list[MembershipRow]:
         """Return the newest memberships, newest first."""
         sql = f"{SELECT_MEMBERSHIPS} ORDER BY id DESC LIMIT ?"
-        return await self._list(parse_membership, sql, limit)
+        return await self._list(MembershipRow, sql, limit)
 
     async def count_memberships(self, since: int) -> list[PlanCounts]:
         """Return the numbers of memberships by plan."""

@@ -1,7 +1,6 @@
 """Purchases in the access store: checkouts, claims, memberships and the processor's events."""
 
 from dataclasses import astuple
-from typing import Any
 
 from schemas.vocabulary import Mode
 from store.access_rows import (
@@ -9,7 +8,6 @@ from store.access_rows import (
     MembershipRow,
     SandboxSession,
     SandboxStatus,
-    StoredMembership,
     normalize_email,
 )
 from store.sql.key_store import KeyStore
@@ -67,7 +65,7 @@ INSERT INTO memberships
   (provider, mode, subscription, customer, contact_email, billing, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (provider, subscription) DO NOTHING RETURNING id
 """,
-                *astuple(membership),
+                *astuple(membership)[:7],
             )
             if not inserted:
                 # Two claims on one subscription mean one payment, so the second gives no key.
@@ -86,13 +84,13 @@ RETURNING id
             await db.execute(set_key_sql, keys[0]["id"], claim.id)
         return True
 
-    async def find_redemption(self, claim_id: str) -> StoredMembership | None:
+    async def find_redemption(self, claim_id: str) -> MembershipRow | None:
         """Return the membership of a redeemed claim, or None if the claim gave no key."""
         sql = f"""
 {SELECT_MEMBERSHIPS}
 WHERE id = (SELECT membership_id FROM claims JOIN keys ON keys.id = key_id WHERE claims.id = ?)
 """
-        return await self._find(parse_membership, sql, claim_id)
+        return await self._find(MembershipRow, sql, claim_id)
 
     async def list_unredeemed_claims(
         self, email: str, provider: str, mode: Mode, limit: int
@@ -150,7 +148,7 @@ WHERE id = ? AND NOT EXISTS (
 
     async def list_open_memberships(
         self, provider: str, customer: str | None = None
-    ) -> list[StoredMembership]:
+    ) -> list[MembershipRow]:
         """Return a provider's memberships whose subscription can be paid, oldest first.
 
         Those of all customers if `customer` is None. Some have ended.
@@ -160,7 +158,7 @@ WHERE id = ? AND NOT EXISTS (
             f"{SELECT_MEMBERSHIPS} WHERE provider = ? AND closed_at IS NULL "
             f"{'AND customer = ?' if customers else ''} ORDER BY id"
         )
-        return await self._list(parse_membership, sql, provider, *customers)
+        return await self._list(MembershipRow, sql, provider, *customers)
 
     async def resume_membership(self, membership: MembershipRow) -> None:
         """Make a membership active again; its revoked keys stay revoked."""
@@ -197,10 +195,10 @@ WHERE provider = ? AND subscription = ? AND closed_at IS NULL RETURNING id
             )
             return len(await db.execute(revoke_sql, ended_at, ended[0]["id"]))
 
-    async def list_memberships_by_email(self, email: str) -> list[StoredMembership]:
+    async def list_memberships_by_email(self, email: str) -> list[MembershipRow]:
         """Return every membership of a mailbox, active or ended, oldest first."""
         sql = f"{SELECT_MEMBERSHIPS} WHERE lower(contact_email) = ? ORDER BY id"
-        return await self._list(parse_membership, sql, normalize_email(email))
+        return await self._list(MembershipRow, sql, normalize_email(email))
 
     async def is_event_handled(self, event_id: str) -> bool:
         """Return whether a webhook event was already handled."""
@@ -228,15 +226,3 @@ WHERE provider = ? AND subscription = ? AND closed_at IS NULL RETURNING id
         """Mark an open checkout as paid or cancelled; a settled one does not change."""
         sql = "UPDATE sandbox_sessions SET status = ? WHERE id = ? AND status = 'open'"
         await self._write(sql, status, session_id)
-
-
-def parse_membership(
-    *,
-    id: int,
-    ended_at: int | None,
-    ended_reason: str | None,
-    closed_at: int | None,
-    **membership: Any,
-) -> StoredMembership:
-    """Return the membership of a row of SELECT_MEMBERSHIPS."""
-    return StoredMembership(id, MembershipRow(**membership), ended_at, ended_reason, closed_at)

@@ -149,7 +149,7 @@ async def test_a_paid_checkout_gives_one_working_key(sandbox: SandboxShop) -> No
     admitted = await quota_guard.authorize(hash_key(active.api_key))
     assert (admitted.label, admitted.quota.used_today) == ("Trader", 1)
     (key,) = await sandbox.store.list_keys()
-    (member,) = [held.row for held in await sandbox.store.list_open_memberships("sandbox")]
+    (member,) = await sandbox.store.list_open_memberships("sandbox")
     assert (key.mode, key.label, member.contact_email) == ("test", "Trader", "agent@example.com")
 
 
@@ -275,7 +275,7 @@ async def test_a_repeated_claim_of_a_refunded_payment_says_so(
 ) -> None:
     token = await held_shop.open_paid_checkout(billing)
     await held_shop.claim(token)
-    (member,) = [held.row for held in await held_shop.store.list_open_memberships("held")]
+    (member,) = await held_shop.store.list_open_memberships("held")
     await held_shop.store.end_membership(
         member, held_shop.clock(), "the payment was refunded in full"
     )

@@ -131,7 +131,7 @@ async def test_a_member_signs_in_after_the_end_and_in_another_mode_but_not_of_an
     door: Door,
 ) -> None:
     shop, billing = door.shop, door.billing
-    (member,) = [held.row for held in await shop.store.list_open_memberships("held")]
+    (member,) = await shop.store.list_open_memberships("held")
     await shop.store.end_membership(member, NOON, "canceled")
     for name, mode, mails in (("held", "live", 1), ("held", "test", 1), ("other", "live", 0)):
         billing.name, billing.mode = name, mode

@@ -159,7 +159,7 @@ async def test_the_end_of_the_membership_ends_its_connections(
 ) -> None:
     tokens = await host.connect(plan)
     code = await host.get_code(plan)
-    await host.served.access.end_membership(plan.membership.row, host.served.clock(), "refunded")
+    await host.served.access.end_membership(plan.membership, host.served.clock(), "refunded")
     assert not await is_connected(host, tokens)
     check_refused(await host.exchange(code), 400, "invalid_grant")
 

@@ -186,7 +186,7 @@ async def test_an_ended_plan_says_why_and_gives_no_key(
 ) -> None:
     keys, api_key = await member.find_keys_path(), await member.create_and_read_key("laptop")
     (held,) = await served.access.list_memberships_by_email(EMAIL)
-    await served.access.end_membership(held.row, served.clock(), "the payment was disputed")
+    await served.access.end_membership(held, served.clock(), "the payment was disputed")
     assert await get_usage_status(served, api_key) == 403
     page = await member.get_home(
         f"Ended on {AT_FIRST}: the payment was disputed", "To continue, buy the plan again"

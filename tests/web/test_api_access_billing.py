@@ -123,13 +123,13 @@ async def test_a_member_whose_subscription_continues_is_not_told_to_buy_again(
     (held,) = await billed.served.access.list_open_memberships("sandbox")
     reason = "the subscription is unpaid"
     await billed.served.access.end_membership(
-        held.row, billed.served.clock(), reason, is_final=is_final
+        held, billed.served.clock(), reason, is_final=is_final
     )
     text = (await billed.member.get_home(reason)).text
     assert ("do not buy the plan again" in text) is not is_final
     assert ("To continue, buy the plan again." in text) is is_final
     if not is_final:
-        await billed.served.access.resume_membership(held.row)
+        await billed.served.access.resume_membership(held)
         api_key = await billed.member.create_and_read_key("again")
         assert await get_usage_status(billed.served, api_key) == 200
 

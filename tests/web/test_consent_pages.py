@@ -456,7 +456,7 @@ async def test_someone_without_a_plan_buys_one_by_stripe_and_comes_back(shop: St
 async def test_a_member_whose_plan_ended_is_led_to_buying(
     served: RunningService, member: MemberBrowser, pending: PendingAuthorization
 ) -> None:
-    (row,) = [held.row for held in await served.access.list_open_memberships("sandbox")]
+    (row,) = await served.access.list_open_memberships("sandbox")
     await served.access.end_membership(row, served.clock(), "the test ended it")
     page = await show(member.client, pending, "You have no plan yet")
     assert f"../oauth/buy?request={pending.id}" in page.links

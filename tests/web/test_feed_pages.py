@@ -616,7 +616,7 @@ async def test_proofs_are_for_members_and_the_owner(served_alone: RunningService
         assert (await client.get(proof)).text.startswith("c2sp.org/tlog-proof@v1\n")
     async with open_new_member(served_alone) as browser:
         (held,) = await served_alone.access.list_memberships_by_email(EMAIL.lower())
-        await served_alone.access.end_membership(held.row, served_alone.clock(), "the test")
+        await served_alone.access.end_membership(held, served_alone.clock(), "the test")
         answer = await browser.client.get(proof)
     assert (answer.status_code, "c2sp.org" in answer.text) == (403, False)
     # Visitors sign in first, and see no link on samples.

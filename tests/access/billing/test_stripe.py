@@ -268,7 +268,7 @@ async def test_a_membership_has_the_address_that_stripe_reports(
 ) -> None:
     shop.stripe.objects[opened.session]["customer_details"]["email"] = "payer@example.com"
     await shop.post_claim(opened.claim_token)
-    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
+    member = (await shop.served.access.list_open_memberships("stripe"))[0]
     assert (member.mode, member.billing) == ("test", "monthly")
     assert member.subscription == shop.stripe.subscription_of(opened.session)
     assert member.contact_email == "payer@example.com"
@@ -396,7 +396,7 @@ async def test_a_checkout_paid_before_the_prices_changed_gives_its_key(
     answer = await shop.post_claim(opened.claim_token)
     assert answer.json()["status"] == "active", answer.text
     (held,) = await shop.served.access.list_open_memberships("stripe")
-    assert (await shop.billing.fetch_status(held.row)).is_paid
+    assert (await shop.billing.fetch_status(held)).is_paid
 
 
 @pytest.mark.clause("3.4.7")
@@ -446,7 +446,7 @@ BACK = "https://signals.example/settings/api-access"
 
 
 async def find_member(shop: StripeShop, bought: Purchase) -> MembershipRow:
-    (member,) = [held.row for held in await shop.served.access.list_open_memberships("stripe")]
+    (member,) = await shop.served.access.list_open_memberships("stripe")
     assert member.subscription == bought.subscription
     return member
 
@@ -719,7 +719,7 @@ async def test_after_any_history_a_member_has_access_or_the_operator_is_warned(
             await shop.send_event(event)
         events = await run_round(shop)
         (held,) = await shop.served.access.list_open_memberships("stripe")
-        status = await shop.billing.fetch_status(held.row)
+        status = await shop.billing.fetch_status(held)
         assert (held.ended_at is not None) == ("members_charged_without_access" in events)
         assert held.ended_at is None or not status.is_paid
         assert status.ended_reason in (None, held.ended_reason)

@@ -157,7 +157,7 @@ async def test_a_response_that_drips_ends_at_the_deadline(tmp_path: Path) -> Non
 async def test_every_method_that_queries_stripe_ends_at_the_deadline(tmp_path: Path) -> None:
     async with open_shop(tmp_path, deadline_s=0.5) as shop:
         bought = await shop.buy()
-        member = (await shop.served.access.list_open_memberships("stripe"))[0].row
+        member = (await shop.served.access.list_open_memberships("stripe"))[0]
         signed = shop.stripe.sign(shop.stripe.dispute(bought.charge))
         billing = shop.billing
         shop.stripe.hold()
@@ -330,7 +330,7 @@ async def test_a_foreign_response_fails_no_claim(
 async def test_an_unknown_subscription_or_dispute_ends_no_membership(
     shop: StripeShop, bought: Purchase, changed: Object | None
 ) -> None:
-    member = (await shop.served.access.list_open_memberships("stripe"))[0].row
+    member = (await shop.served.access.list_open_memberships("stripe"))[0]
     if changed is None:
         dispute = shop.stripe.dispute(bought.charge, "weighed")["data"]["object"]["id"]
     else:

@@ -172,7 +172,7 @@ async def test_a_person_is_exported_whole_and_erased_alone(access: AccessStore) 
     counted = await access.count_calls(groups, "test", 10)
     assert [each.verdict for each in counted] == ["revoked", "counted"]
     (open_plan,) = await access.list_open_memberships("sandbox")
-    assert open_plan.row.contact_email == OTHER
+    assert open_plan.contact_email == OTHER
     assert await access.people.erase(MINE, NOON + 1) == 0
 
 

@@ -78,7 +78,7 @@ async def test_a_claim_is_redeemed_once_for_a_membership_and_at_most_one_key(
     assert not await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
     assert await access.find_claim(CLAIM.token_hash) == replace(CLAIM, redeemed_at=NOW + 5)
     assert await access.list_keys() == keys
-    assert [held.row for held in await access.list_open_memberships("stripe")] == [MEMBER]
+    assert await access.list_open_memberships("stripe") == [MEMBER]
     (counted,) = await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 10)
     assert counted.verdict == verdict
     assert (await access.find_redemption(CLAIM.id) is None) is (key_hash is None)
@@ -125,9 +125,7 @@ async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used
     )
     assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
     assert await access.find_redemption(claim.id) is None
-    assert [held.row for held in await access.list_open_memberships("stripe")] == [
-        make_other_claim(1)[1]
-    ]
+    assert await access.list_open_memberships("stripe") == [make_other_claim(1)[1]]
     assert len(await access.list_keys()) == 1
 
 
@@ -179,11 +177,11 @@ async def test_open_memberships_are_listed_by_provider_and_customer(
         claim, member, key_hash = make_other_claim(number)
         await access.create_claim(claim)
         await access.redeem_claim(claim, replace(member, customer=customer), key_hash, NOW)
-    found = [held.row for held in await access.list_open_memberships("stripe", "cus_1")]
+    found = await access.list_open_memberships("stripe", "cus_1")
     assert [member.subscription for member in found] == ["sub_1", "sub_3"]
     assert await access.list_open_memberships("sandbox") == []
     await access.end_membership(found[0], NOW, "deleted")
-    left = [held.row.subscription for held in await access.list_open_memberships("stripe")]
+    left = [held.subscription for held in await access.list_open_memberships("stripe")]
     assert left == ["sub_2", "sub_3"]
 
 
@@ -291,7 +289,7 @@ async def test_a_mailbox_is_found_regardless_of_ascii_case_and_keeps_its_spellin
     await add_membership(access, "a@Example.com")
     await access.create_claim(replace(make_other_claim(2)[0], contact_email="a@Example.com"))
     (held,) = await access.list_memberships_by_email(spelling)
-    assert (held.row.contact_email, held.ended_at) == ("a@Example.com", None)
+    assert (held.contact_email, held.ended_at) == ("a@Example.com", None)
     (claim,) = await access.list_unredeemed_claims(spelling, "stripe", "live", 1)
     assert claim.contact_email == "a@Example.com"
 
