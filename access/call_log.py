@@ -17,9 +17,10 @@ from store.sql.access_store import AccessStore
 
 CALLS_KEPT_PER_KEY = 100
 FLUSH_INTERVAL_S = 1.0
-# A write of 500 rows holds a SQLite file for 1 to 2 ms at a time.
+# A write of 500 rows holds a SQLite file for 1 to 2 ms at a time. Twenty keys have more only if
+# each is used more than 25 times a second.
 ROWS_PER_WRITE = 500
-KEYS_PER_WRITE = ROWS_PER_WRITE // CALLS_KEPT_PER_KEY
+KEYS_PER_WRITE = 20
 # Reached only while the store fails, or if more keys are used in a second.
 MAX_PENDING_KEYS = 1000
 # Calls that the quota guard refuses are logged, but not used up.

@@ -3,7 +3,7 @@
 Contact addresses are checked, and access requests are stored once per address.
 """
 
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import nullcontext
 
 import pytest
 
@@ -68,20 +68,6 @@ async def test_addresses_and_kinds_are_counted_separately(
         for address in ("192.0.2.1", "192.0.2.2"):
             assert await attempt(throttle, address) is None
             assert await attempt(throttle, address) == 10
-
-
-async def test_attempts_are_counted_across_processes_and_restarts(
-    clock: ManualClock, home: StoreHome
-) -> None:
-    async with AsyncExitStack() as stores:
-        both = [
-            await stores.enter_async_context(open_and_close(home.open_access())) for _ in range(2)
-        ]
-        throttles = [Throttle(store, clock, "checkout", TWO_IN_TEN_S) for store in both]
-        answers = [await attempt(throttle) for throttle in (*throttles, *throttles)]
-        assert answers == [None, None, 10, 10]
-    async with open_and_close(home.open_access()) as reopened:
-        assert await attempt(Throttle(reopened, clock, "checkout", TWO_IN_TEN_S)) == 10
 
 
 async def test_a_smaller_limit_holds_for_attempts_made_before(

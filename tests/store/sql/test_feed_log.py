@@ -87,14 +87,6 @@ async def test_a_commit_appends_in_parts_what_the_log_lacks(
     await assert_complete(market)
 
 
-async def test_a_commit_that_fails_leaves_no_leaf(market: MarketStore) -> None:
-    await commit_rows(market, 20)
-    taken = make_change(NOW + 100, TICKERS[1], close_time=NOW + 1)
-    with pytest.raises(StoreError):
-        await market.commit(make_batch(NOW, changes=[make_change(NOW + 99), taken]))
-    await assert_complete(market)
-
-
 async def test_leaves_outlive_the_rows_that_retention_deletes(market: MarketStore) -> None:
     await commit_rows(market, 100)
     leaves = await market.feed_log.leaves(0, 81)
