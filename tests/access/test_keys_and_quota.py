@@ -1,8 +1,7 @@
 """API keys and their daily quota on a real store."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from store.access_rows import CallGroup, CountedGroup
 from store.sql.access_store import AccessStore
 from store.store_errors import StoreError
 from tests.support.running_service import ManualClock, OperatorKeys
-from tests.support.store_homes import StoreHome, run_sql
+from tests.support.store_homes import StoreHome, open_and_close, run_sql
 
 pytestmark = pytest.mark.clause("access")
 
@@ -60,35 +59,16 @@ class BoundedQuotaGuard(QuotaGuard):
             return await super().authorize(key_hash, **options)
 
 
-Open = Callable[..., Awaitable[AccessStore]]
 # Tests that do not depend on the store run on one engine only.
 OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-async def open_store(home: StoreHome) -> AsyncIterator[Open]:
-    """A function that opens another connection to one store, or to a subclass, on each call."""
-    async with AsyncExitStack() as opened:
-
-        async def open_and_keep(store_class: type[AccessStore] = AccessStore) -> AccessStore:
-            store = await home.open_access(store_class)
-            opened.push_async_callback(store.close)
-            return store
-
-        yield open_and_keep
-
-
-@pytest.fixture
-async def store(open_store: Open) -> AccessStore:
-    return await open_store()
-
-
-@pytest.fixture
-async def held(open_store: Open) -> HeldStore:
-    store = await open_store(HeldStore)
-    assert isinstance(store, HeldStore)
-    store.hold()
-    return store
+async def held(home: StoreHome) -> AsyncIterator[HeldStore]:
+    async with open_and_close(home.open_access(HeldStore)) as store:
+        assert isinstance(store, HeldStore)
+        store.hold()
+        yield store
 
 
 @pytest.fixture

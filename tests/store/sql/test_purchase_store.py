@@ -48,9 +48,8 @@ def make_other_claim(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
 
 
 @pytest.fixture
-async def claim(access: AccessStore) -> ClaimRow:
+async def stored_claim(access: AccessStore) -> None:
     await access.create_claim(CLAIM)
-    return CLAIM
 
 
 async def bought(access: AccessStore, number: int) -> bytes:
@@ -69,8 +68,9 @@ async def bought(access: AccessStore, number: int) -> bytes:
     ],
     ids=["a key", "no key"],
 )
+@pytest.mark.usefixtures("stored_claim")
 async def test_a_claim_is_redeemed_once_for_a_membership_and_at_most_one_key(
-    access: AccessStore, claim: ClaimRow, key_hash: bytes | None, keys: list[KeyRow], verdict: str
+    access: AccessStore, key_hash: bytes | None, keys: list[KeyRow], verdict: str
 ) -> None:
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
     assert await access.find_claim(bytes(32)) is None
@@ -88,8 +88,9 @@ HASH_2 = bytes([2] * 32)
 
 
 @pytest.mark.clause("3.4.2")
+@pytest.mark.usefixtures("stored_claim")
 async def test_only_one_of_two_concurrent_redemptions_creates_the_key(
-    access: AccessStore, claim: ClaimRow, open_access: OpenAccess
+    access: AccessStore, open_access: OpenAccess
 ) -> None:
     second = await open_access()
     made = await asyncio.gather(
@@ -100,8 +101,9 @@ async def test_only_one_of_two_concurrent_redemptions_creates_the_key(
     assert len(await access.list_keys()) == 1
 
 
+@pytest.mark.usefixtures("stored_claim")
 async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched(
-    access: AccessStore, claim: ClaimRow, home: StoreHome
+    access: AccessStore, home: StoreHome
 ) -> None:
     await access.create_key(KEY_HASH, "taken", NOW)
     with pytest.raises(StoreError):
@@ -145,9 +147,9 @@ async def test_what_became_of_a_redeemed_claim_is_found(access: AccessStore) -> 
     assert await find() == ("canceled", NOW + 9)
 
 
+@pytest.mark.usefixtures("stored_claim")
 async def test_a_redemption_that_is_undone_leaves_a_claim_that_can_be_redeemed(
     access: AccessStore,
-    claim: ClaimRow,
 ) -> None:
     for key_hash in (KEY_HASH, None, HASH_2):
         assert await access.redeem_claim(CLAIM, MEMBER, key_hash, NOW)
@@ -158,9 +160,9 @@ async def test_a_redemption_that_is_undone_leaves_a_claim_that_can_be_redeemed(
     assert await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW)
 
 
+@pytest.mark.usefixtures("stored_claim")
 async def test_a_redemption_is_not_undone_once_the_member_has_another_key(
     access: AccessStore,
-    claim: ClaimRow,
 ) -> None:
     await access.redeem_claim(CLAIM, MEMBER, None, NOW)
     (held,) = await access.list_open_memberships("stripe")
