@@ -308,20 +308,20 @@ def _join_hours(
     if outside := int((~is_inside).sum()):
         left_out.counts["opens while its session is closed"] += outside
     times, table, begins = times[is_inside], table[is_inside], begins[is_inside]
+    if not len(times):
+        return times, table
     fine = Series(times, times + spacing_s, *(np.ascontiguousarray(c) for c in table.T))
     hours = resample_bars(fine, HOUR_S)
-    is_whole = hours.close_time <= (fine.close_time[-1] if len(fine) else 0)
-    if len(fine) and times[0] != begins[0]:
-        is_whole[0] = False
-    if len(fine):
-        # Beside a missing hour, rows that do not reach it are a part too.
-        holes = judgement.list_holes(session, hours.open_time, "1h")
-        first = np.searchsorted(fine.close_time, hours.close_time - HOUR_S, side="right")
-        last = np.searchsorted(fine.close_time, hours.close_time, side="right") - 1
-        is_late = fine.open_time[first] > begins[first]
-        is_short = fine.close_time[last] < hours.close_time
-        is_whole &= ~(is_late & np.isin(hours.close_time - HOUR_S, holes))
-        is_whole &= ~(is_short & np.isin(hours.close_time + HOUR_S, holes))
+    is_whole = hours.close_time <= fine.close_time[-1]
+    is_whole[0] &= times[0] == begins[0]
+    # Beside a missing hour, rows that do not reach it are a part too.
+    holes = judgement.list_holes(session, hours.open_time, "1h")
+    first = np.searchsorted(fine.close_time, hours.close_time - HOUR_S, side="right")
+    last = np.searchsorted(fine.close_time, hours.close_time, side="right") - 1
+    is_late = fine.open_time[first] > begins[first]
+    is_short = fine.close_time[last] < hours.close_time
+    is_whole &= ~(is_late & np.isin(hours.close_time - HOUR_S, holes))
+    is_whole &= ~(is_short & np.isin(hours.close_time + HOUR_S, holes))
     if parts := int((~is_whole).sum()):
         left_out.counts["is a part of an hour at an end of the file or a gap"] += parts
     hours = hours.select(is_whole)

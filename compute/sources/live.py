@@ -222,8 +222,9 @@ class LiveSource(Source):
     def get_answering_venue(self, ticker: str) -> str | None:
         """Return the venue of the asset's bars, None if it did not answer when it was chosen."""
         listing = self._listings.get(ticker)
-        has_answered = listing is not None and self._statuses[listing.venue].error is None
-        return listing.venue if listing and has_answered else None
+        if listing is None or self._statuses[listing.venue].error is not None:
+            return None
+        return listing.venue
 
     def get_delay_s(self, ticker: str) -> int:
         """Return the delay of an asset's venue."""

@@ -445,26 +445,19 @@ async def run_and_collect(
     return seconds, late
 
 
-async def run_simulated(
-    folder: Path, begins: int, days: int
-) -> tuple[dict[tuple[str, Timeframe], dict[int, float]], set[tuple[str, int]]]:
-    clock = ManualClock(to_market_ms(begins))
-    universe = Universe(
-        assets=tuple(packaged().by_ticker[ticker] for ticker in TICKERS),
-        renamed_on=packaged().renamed_on,
-    )
-    source = SimulatedSource(universe, begins - HISTORY_S, clock)
-    async with open_store(folder / "market.db") as store:
-        runs = await HourlyPipeline.open(store, source, universe, ALTERNATING, clock)
-        return await run_and_collect(runs, store, clock, begins, begins + days * DAY_S)
-
-
 @pytest.mark.clause("1.30", "sources")
 @pytest.mark.parametrize("day", DAYS, ids=["summer", "winter", "early close", "after a holiday"])
 @pytest.mark.sampled(2)
 @pytest.mark.prove
 async def test_a_simulated_stock_is_read_three_minutes_after_each_close(tmp_path: Path, day: date):
-    seconds, late = await run_simulated(tmp_path, compute_midnight_s(day), days=1)
+    begins = compute_midnight_s(day)
+    clock = ManualClock(to_market_ms(begins))
+    assets = tuple(packaged().by_ticker[ticker] for ticker in TICKERS)
+    universe = Universe(assets=assets, renamed_on=packaged().renamed_on)
+    source = SimulatedSource(universe, begins - HISTORY_S, clock)
+    async with open_store(tmp_path / "market.db") as store:
+        runs = await HourlyPipeline.open(store, source, universe, ALTERNATING, clock)
+        seconds, late = await run_and_collect(runs, store, clock, begins, begins + DAY_S)
     assert not late & {(ticker, hour) for ticker in ("IBM", "NVDA") for _, hour in late}
     for ticker in ("IBM", "NVDA"):
         for timeframe, closes in list_trading_closes(day).items():
