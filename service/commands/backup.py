@@ -121,7 +121,6 @@ async def prune_stores(settings: Settings, clock: Clock) -> int:
 
 
 def _map_store_paths(settings: Settings) -> dict[str, Path]:
-    """Return the path of each file of a backup."""
     # The order matters: the market file comes last, and without it there is no store. So a restore
     # that was interrupted is never taken for a complete one.
     return {ACCESS_FILE: settings.access_path, MARKET_FILE: settings.market_path}

@@ -508,8 +508,6 @@ async def _check_mail(case: Case) -> Findings:
 
 
 def _find_always(grade: Grade, text: str) -> Callable[[Case], Findings]:
-    """Return a check that finds this wherever it applies."""
-
     async def find(case: Case) -> Findings:
         yield grade, text
 

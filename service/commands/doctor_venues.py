@@ -172,7 +172,6 @@ async def _fetch_lists(
 def _walk_listings(
     universe: Universe, venue: str, now: int
 ) -> Iterator[tuple[Asset, Listing, str]]:
-    """Yield the open listings of a venue, each with its asset and its role."""
     for asset in universe.tracked_assets:
         for rank, listing in enumerate(asset.listings):
             if listing.venue == venue and listing.is_open(now):

@@ -7,9 +7,8 @@ import time
 
 import structlog
 
-from schemas.vocabulary import Clock
+from schemas.vocabulary import HOUR_MS, Clock
 
-HOUR_MS = 3_600_000
 # Smaller steps are those of time synchronisation, and do little harm.
 MAX_STEP_MS = HOUR_MS
 # A jump that lasts this long is a correction. Computing waits only briefly, because the clock of a

@@ -160,16 +160,18 @@ def empty_keys(folder: Path) -> None:
     run_sql(folder / "signals.db-access", CREATE_MIGRATIONS)
 
 
+def replace_by_folder(folder: Path) -> None:
+    (folder / "signals.db").unlink()
+    (folder / "signals.db").mkdir()
+
+
 def damage(folder: Path) -> None:
     with (folder / "signals.db").open("r+b") as file:
         file.seek(100)
         file.write(bytes(4096))
 
 
-def skip(folder: Path) -> None:
-    """Do no harm."""
-
-
+OTHER_FILE = "set SIGNALS_DATABASE_URL to another file"
 WITNESSED = {"witness_policy": "policy"}
 OPEN, HTTPS = {"host": "0.0.0.0"}, {"base_url": "https://signals.example"}
 HTTP, OFF = {"base_url": "http://signals.example:8000"}, {"billing": "off"}
@@ -182,7 +184,7 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
     ("harm", "given", "status", "expected"),
     [
         pytest.param(
-            skip,
+            None,
             WITNESSED,
             0,
             {"log": [f"warn 0 {SIGNED} 0 witnesses"]},
@@ -223,6 +225,47 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
             {"store": ["fix …signals restore…", "…"], "runs": []},
             id="the store is damaged",
         ),
+        *(
+            pytest.param(
+                harm,
+                {},
+                1,
+                {
+                    "store": [
+                        f"fix …/signals.db {text}: {OTHER_FILE}",
+                        "…",
+                    ]
+                },
+                id=text,
+            )
+            for harm, text in (
+                (
+                    lambda folder: (folder / "signals.db").write_text("settings, not data\n"),
+                    "is not a SQLite database",
+                ),
+                (replace_by_folder, "is a folder"),
+            )
+        ),
+        pytest.param(
+            lambda folder: (folder / "signals.db-log-key.json").unlink(),
+            {},
+            1,
+            {
+                "log": [
+                    "ok …",
+                    "fix the next run would sign no rows: the key file of the log is missing (…)",
+                ]
+            },
+            marks=pytest.mark.clause("proof"),
+            id="the key of the log is lost",
+        ),
+        pytest.param(
+            None,
+            STRIPE | {"stripe_price_yearly": ""},
+            1,
+            {"billing": ["fix SIGNALS_BILLING=stripe needs SIGNALS_STRIPE_PRICE_YEARLY…"]},
+            id="a setting of Stripe is missing",
+        ),
         pytest.param(
             run_on("signals.db-access", "INSERT INTO migrations VALUES ('access_9999')"),
             {},
@@ -232,18 +275,18 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
         ),
         pytest.param(empty_keys, {}, 0, {"store": ["ok …", "warn …"]}, id="the schema is older"),
         *(
-            pytest.param(skip, {"source": other}, 1, {"source": ["fix …"]}, id=f"source {other}")
+            pytest.param(None, {"source": other}, 1, {"source": ["fix …"]}, id=f"source {other}")
             for other in ("simulated", "files:missing")
         ),
         pytest.param(
-            skip,
+            None,
             OPEN | OFF,
             0,
             {"settings": [ADDRESS, "warn …SIGNALS_BASE_URL=http://signals.example:8000…"]},
             id="all addresses without a public one",
         ),
         pytest.param(
-            skip,
+            None,
             OPEN | OFF | HTTPS,
             0,
             {"settings": ["ok …"], "oauth": []},
@@ -251,7 +294,7 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
             id="all addresses with a public one",
         ),
         pytest.param(
-            skip,
+            None,
             OFF,
             0,
             {"oauth": [], "operator": [], "mail": ["ok …"]},
@@ -259,7 +302,7 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
             id="a service of this machine",
         ),
         pytest.param(
-            skip,
+            None,
             OFF | HTTP,
             0,
             {"oauth": ["warn …"]},
@@ -267,7 +310,7 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
             id="OAuth without https",
         ),
         pytest.param(
-            skip,
+            None,
             OPEN,
             0,
             {"billing": ["ok …", "warn …"], "mail": ["ok …", UNSENT]},
@@ -275,7 +318,7 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
             id="a sandbox on all addresses",
         ),
         pytest.param(
-            skip,
+            None,
             HTTPS,
             0,
             {"mail": ["ok …", UNSENT], "operator": []},
@@ -283,7 +326,7 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
             id="a public service that sends no mail",
         ),
         pytest.param(
-            skip,
+            None,
             HTTPS | OFF,
             0,
             {"mail": ["ok …"]},
@@ -293,10 +336,12 @@ ADDRESS = "ok …; served at http://127.0.0.1:8000;…"
     ],
 )
 def test_each_fault_of_a_store_or_a_setting_is_graded(well, source, harm, given, status, expected):
-    harm(well)
+    if harm is not None:
+        harm(well)
     before = run_sql(well / "signals.db-access", COUNT) if harm is empty_keys else None
     told = examined(well, **{"source": source} | given)
     assert told.status == status
+    assert "hidden" not in str(told)
     check_findings(told, expected)
     # Nothing is created, and nothing is migrated.
     if harm is unlink_keys:
@@ -318,26 +363,6 @@ def test_a_new_machine_is_told_what_to_start_and_nothing_is_created(tmp_path, th
     check_findings(told, {"store": lines, "runs": [], "log": []})
     assert "restore" not in str(told)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)
-
-
-@pytest.mark.parametrize("text", ["is not a SQLite database", "is a folder"])
-def test_what_is_no_database_is_named_as_what_it_is(well, source, text):
-    (well / "signals.db").write_text("settings, not data\n")
-    if text == "is a folder":
-        (well / "signals.db").unlink()
-        (well / "signals.db").mkdir()
-    told = examined(well, source=source)
-    line = f"fix {well}/signals.db {text}: set SIGNALS_DATABASE_URL to another file"
-    check_findings(told, {"store": [line, "…"]})
-
-
-@pytest.mark.clause("proof")
-def test_a_lost_key_of_the_log_is_found_before_the_next_run(well, source):
-    (well / "signals.db-log-key.json").unlink()
-    told = examined(well, source=source)
-    assert told.status == 1
-    text = "fix the next run would sign no rows: the key file of the log is missing (…)"
-    check_findings(told, {"log": ["ok …", text]})
 
 
 def test_a_backup_that_failed_or_is_old_is_reported_until_the_next_one(well, source, tmp_path):
@@ -423,14 +448,6 @@ def test_a_store_without_recent_runs_is_a_warning(tmp_path):
 async def seeded(folder: Path) -> None:
     async with run_service(folder, make_coverage()):
         pass
-
-
-def test_missing_stripe_settings_must_be_fixed_and_no_secret_is_printed(well, source):
-    told = examined(well, source=source, **STRIPE | {"stripe_price_yearly": ""})
-    assert told.status == 1
-    text = "fix SIGNALS_BILLING=stripe needs SIGNALS_STRIPE_PRICE_YEARLY…"
-    check_findings(told, {"billing": [text]})
-    assert "hidden" not in str(told)
 
 
 def remove_portal(stripe: StripeDouble) -> None:

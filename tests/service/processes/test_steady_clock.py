@@ -14,6 +14,7 @@ from access.maintenance import MaintenanceJob
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from compute.sources.source import NotReadyError
+from schemas.vocabulary import DAY_MS, HOUR_MS
 from service.commands.backup import prune_stores
 from service.commands.compute_command import run_jobs
 from service.config.settings import Settings
@@ -23,7 +24,6 @@ from service.http.resources import open_resources, run_maintenance
 from service.processes.steady_clock import (
     COMPUTE_HOLD_MS,
     DELETE_HOLD_MS,
-    HOUR_MS,
     MAX_STEP_MS,
     SteadyClock,
     make_steady,
@@ -44,7 +44,6 @@ from tests.support.access_store_calls import REQUEST
 from tests.support.example_market import NOON
 from tests.support.running_service import RunningService
 
-DAY_MS = 24 * HOUR_MS
 WRONG_MS = 90 * DAY_MS
 
 

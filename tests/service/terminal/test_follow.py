@@ -76,12 +76,21 @@ async def test_pauses_double_up_to_five_minutes_until_an_attempt_succeeds():
     assert len(failures) == 11
 
 
-async def test_a_longer_pause_is_kept_if_the_other_side_asks_for_it():
+@pytest.mark.parametrize(
+    ("spread", "retry_after_s", "pauses"),
+    [
+        # In suspend no timer runs, so the clock is read again after each short sleep.
+        (0.0, [3600], [30.0] * 240),
+        (1.0, [], [0.5, 1, 2]),
+    ],
+)
+async def test_pauses_are_as_long_as_the_other_side_asks_for_and_spread_by_up_to_a_half(
+    spread: float, retry_after_s: list[int], pauses: list[float]
+):
     time = FakeTime()
-    await Retrier(time, time.sleep, lambda: 0.0, lambda text: None).retry(fail(2, 3600))
-    assert sum(time.slept) == 7200
-    # In suspend no timer runs, so the clock is read again after each short sleep.
-    assert max(time.slept) == 30
+    retrier = Retrier(time, time.sleep, lambda: spread, lambda text: None)
+    await retrier.retry(fail(2 if retry_after_s else 3, *retry_after_s))
+    assert time.slept == pauses
 
 
 async def test_an_error_that_would_come_again_is_not_retried():
@@ -94,12 +103,6 @@ async def test_an_error_that_would_come_again_is_not_retried():
     with pytest.raises(ValueError, match="bad"):
         await retrier.retry(attempt)
     assert time.slept == []
-
-
-async def test_pauses_are_spread_by_up_to_a_half():
-    time = FakeTime()
-    await Retrier(time, time.sleep, lambda: 1.0, lambda text: None).retry(fail(3))
-    assert time.slept == [0.5, 1, 2]
 
 
 @pytest.mark.parametrize(
