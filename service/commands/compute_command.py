@@ -38,6 +38,7 @@ from service.processes.lifecycle import (
     run_in_background,
 )
 from service.processes.steady_clock import COMPUTE_HOLD_MS, make_steady
+from store.change_table import count_rows
 from store.failure_log import FailureLog
 from store.sql.market_store import MarketStore
 from store.store_errors import LockTakenError, StoreError
@@ -72,9 +73,8 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
     `clock` is the wall clock, `elapsed` as for `make_steady`.
     """
     # The compute process of `signals serve` does not run this, and need not load these.
-    from service.http.health import Readiness, answer_waiting
+    from service.http.health import answer_waiting, build_readiness
     from service.http.metrics import Metrics, open_metrics_server
-    from serving.snapshot_cache import SnapshotCache
 
     limit_malloc_arenas()
     steady_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
@@ -92,7 +92,7 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
         # Nothing here uses it, and the operator may restore it meanwhile.
         await access.close()
         metrics = Metrics(())
-        readiness = Readiness(SnapshotCache(market), None, clock, lambda: metrics.are_runs_failing)
+        readiness = build_readiness(market, None, clock, metrics)
         with cancel_on_request():
             async with metrics_server.serve_metrics(metrics, readiness):
                 text = f"Computing on {settings.store_name}, every hour at minute :03."
@@ -131,7 +131,9 @@ async def run_compute_process(
 
                 observer = metrics = Metrics(CALL_NAMES, metrics_server.failing)
                 await stack.enter_async_context(
-                    metrics_server.serve_metrics(metrics, build_readiness(resources, metrics))
+                    metrics_server.serve_metrics(
+                        metrics, build_readiness(resources.market, resources.access, clock, metrics)
+                    )
                 )
             if computes:
                 await run_jobs(
@@ -213,7 +215,7 @@ async def run_compute(
             open_pipeline = partial(
                 HourlyPipeline.open,
                 *(market, source, universe, INDICATORS, clock, open_executor),
-                *(observer.on_commit, signer.sign),
+                *(lambda batch: observer.on_rows(*count_rows(batch)), signer.sign),
                 believes_clock=settings.believe_clock,
             )
             build_loop = partial(

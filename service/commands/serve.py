@@ -78,7 +78,9 @@ async def serve(
                     failing=metrics.on_failing,
                 )
             async with (
-                metrics_server.serve_metrics(metrics, build_readiness(resources, metrics)),
+                metrics_server.serve_metrics(
+                    metrics, build_readiness(resources.market, resources.access, clock, metrics)
+                ),
                 serve_calls(settings, resources, metrics, listener) as serving,
             ):
                 if compute_process is not None:

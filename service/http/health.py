@@ -23,11 +23,11 @@ from serving.tool_runner import format_error_body
 from store.access_rows import Notice
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
 from store.store_errors import LostStoreError, NotWritableError, StoreError
 
 if TYPE_CHECKING:
     from service.http.metrics import Metrics
-    from service.http.resources import Resources
 
 PROBE_TIMEOUT_S = 2.0
 NO_STORE_HEADERS = {"Cache-Control": "no-store"}
@@ -179,11 +179,8 @@ async def answer_waiting(settings: Settings, *listeners: socket | None) -> Async
         yield
 
 
-def build_readiness(resources: "Resources", metrics: "Metrics") -> Readiness:
-    """Return the readiness checks of a process that holds these resources."""
-    return Readiness(
-        SnapshotCache(resources.market),
-        resources.access,
-        resources.clock,
-        lambda: metrics.are_runs_failing,
-    )
+def build_readiness(
+    market: MarketStore, access: AccessStore | None, clock: Clock, metrics: "Metrics"
+) -> Readiness:
+    """Return the readiness checks of a process that holds these stores."""
+    return Readiness(SnapshotCache(market), access, clock, lambda: metrics.are_runs_failing)

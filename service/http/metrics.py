@@ -54,8 +54,6 @@ from serving.host_origin import HostOriginMiddleware
 from serving.snapshot import Snapshot
 from serving.tool_runner import OK
 from store.access_rows import Notice
-from store.change_table import count_rows
-from store.market_rows import Batch
 
 CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 RUN_BUCKETS_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -181,12 +179,8 @@ class Metrics:
         for tool in {call[0] for call in ended}:
             self._durations[tool].observe_all([call[2] for call in ended if call[0] == tool])
 
-    def on_commit(self, batch: Batch) -> None:
-        """Count the feed rows that a batch published, and the bars that were held back."""
-        self.on_rows(*count_rows(batch))
-
     def on_rows(self, published: int, alerts: int, held_bars: int) -> None:
-        """Count the rows of a committed batch."""
+        """Count the feed rows that a batch published, and the bars that were held back."""
         self._rows["universe"].inc(published)
         self._rows["alerts"].inc(alerts)
         self._held_bars.inc(held_bars)

@@ -31,7 +31,6 @@ from service.processes.lifecycle import (
 
 if TYPE_CHECKING:
     from service.http.metrics import MetricsServer
-    from store.market_rows import Batch
 
 SPAWN_CONTEXT = get_context("spawn")
 
@@ -44,14 +43,9 @@ class ParentReporter:
     def __init__(self, parent: Connection) -> None:
         self._parent: Final = parent
         self.on_run = partial(self.send, "run")
+        self.on_rows = partial(self.send, "rows")
         self.on_checkpoint = partial(self.send, "checkpoint")
         self.on_failing = partial(self.send, "failing")
-
-    def on_commit(self, batch: "Batch") -> None:
-        """Report the numbers of rows that a batch wrote."""
-        from store.change_table import count_rows
-
-        self.send("rows", *count_rows(batch))
 
     @contextmanager
     def open_bar(self, label: str, fallback: OnProgress) -> Iterator[OnProgress]:
