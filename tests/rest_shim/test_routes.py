@@ -23,7 +23,12 @@ from tests.support.bad_inputs import (
     PROOF_PATH,
     build_path,
 )
-from tests.support.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage
+from tests.support.example_market import (
+    LATER,
+    make_batch,
+    make_change,
+    make_coverage,
+)
 from tests.support.openapi_document import list_operations
 from tests.support.row_builders import run_sql
 from tests.support.running_service import RunningService, fetch, served as served
@@ -301,9 +306,8 @@ async def test_a_tag_is_compared_with_all_tags_of_the_client(
 
 async def test_another_version_has_another_tag(served_alone: RunningService):
     before = (await get(served_alone)).headers["etag"]
-    later = NOON + HOUR_MS
     await served_alone.market.commit(
-        make_batch(later, [make_change(later, "BTC", "enzo", "1h", 0, 1)])
+        make_batch(LATER, [make_change(LATER, "BTC", "enzo", "1h", 0, 1)])
     )
     after = await get(served_alone, If_None_Match=before)
     assert (after.status_code, after.headers["etag"] == before) == (200, False)

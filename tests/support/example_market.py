@@ -33,6 +33,7 @@ from store.sql.market_store import MarketStore
 
 HOUR_MS = 3_600_000
 NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
+LATER = NOON + HOUR_MS
 NAMES = {indicator.id: indicator.name for indicator in INDICATORS}
 ASSETS = (
     CoveredAsset(ticker="ETH", name="Ethereum", asset_class="crypto", timeframes=TIMEFRAMES),

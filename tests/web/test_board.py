@@ -29,6 +29,7 @@ from store.sql.market_store import MarketStore
 from tests.support.example_market import (
     ASSETS,
     HOUR_MS,
+    LATER,
     NAMES,
     NOON,
     make_batch,
@@ -499,9 +500,8 @@ async def test_the_time_of_the_data_is_cheap_to_ask(served_alone: RunningService
     (status,) = [one for one in page.find_all("p") if one.get("id") == "fresh"]
     shown = {"as_of": status["data-as-of"], "next_update": status["data-next"]}
     assert shown.items() <= first.json().items()
-    later = NOON + HOUR_MS
-    change = make_change(later, "NVDA", "ceres", "4h", -1, 0)
-    await served_alone.market.commit(make_batch(later, [change]))
+    change = make_change(LATER, "NVDA", "ceres", "4h", -1, 0)
+    await served_alone.market.commit(make_batch(LATER, [change]))
     newer = await fetch(served_alone.client, "GET", address, 200, headers=known)
     assert newer.json().items() >= {"as_of": "2026-09-30T13:03:00.000Z", "changes": 1}.items()
 

@@ -23,6 +23,7 @@ from store.market_rows import AlertRow
 from tests.support.example_market import (
     ASSETS,
     HOUR_MS,
+    LATER,
     NAMES,
     NOON,
     make_batch,
@@ -209,9 +210,8 @@ async def test_a_csv_cell_is_never_a_formula(served_alone: RunningService):
     facts = {"asset_class": "crypto", "timeframes": TIMEFRAMES}
     added = (CoveredAsset(ticker=f"T{n}", name=name, **facts) for n, name in enumerate(names))
     await publish_assets(served_alone, *ASSETS, *added)
-    later = NOON + HOUR_MS
-    rows = [make_change(later + place, f"T{place}", "enzo", "1d", 1, 0) for place in range(5)]
-    await served_alone.market.commit(make_batch(later, rows))
+    rows = [make_change(LATER + place, f"T{place}", "enzo", "1d", 1, 0) for place in range(5)]
+    await served_alone.market.commit(make_batch(LATER, rows))
     answer = await served_alone.get_page("/flips.csv", is_member=True)
     read = {row["ticker"]: row["name"] for row in csv.DictReader(io.StringIO(answer.text))}
     assert [read[f"T{place}"] for place in range(5)] == ["'=1+1", "'+1", "'-1", "'@sum", "plain"]
@@ -436,14 +436,13 @@ async def test_without_a_live_key_an_atom_feed_is_refused_or_the_sample(
 
 @pytest.mark.clause("17.11")
 async def test_flips_fold_the_assets_that_only_went_neutral(served_alone: RunningService):
-    later = NOON + HOUR_MS
     rows = [
-        make_change(later, "BTC", "ceres", "1h", 1, 0),
-        make_change(later + 1, "ETH", "ceres", "1h", 0, 1),
-        make_change(later + 2, "NVDA", "ceres", "1h", 0, -1),
+        make_change(LATER, "BTC", "ceres", "1h", 1, 0),
+        make_change(LATER + 1, "ETH", "ceres", "1h", 0, 1),
+        make_change(LATER + 2, "NVDA", "ceres", "1h", 0, -1),
     ]
-    await served_alone.market.commit(make_batch(later, rows))
-    served_alone.clock.now = later
+    await served_alone.market.commit(make_batch(LATER, rows))
+    served_alone.clock.now = LATER
     page = await get_view(served_alone, "flips", timeframe="1h", hours="1")
     (folded,) = [one for one in page.find_all("details") if one.get("class") == "calmed"]
     assert "open" not in folded
@@ -453,11 +452,10 @@ async def test_flips_fold_the_assets_that_only_went_neutral(served_alone: Runnin
 
 @pytest.mark.clause("17.11")
 async def test_the_feed_has_a_heading_for_each_run(served_alone: RunningService):
-    later = NOON + HOUR_MS
     rows = [
-        make_change(later + n, "BTC", id_, "1h", 1, 0) for n, id_ in enumerate(("ceres", "enzo"))
+        make_change(LATER + n, "BTC", id_, "1h", 1, 0) for n, id_ in enumerate(("ceres", "enzo"))
     ]
-    await served_alone.market.commit(make_batch(later, rows))
+    await served_alone.market.commit(make_batch(LATER, rows))
     runs = list_runs(await get_view(served_alone, "feed", limit="3"))
     assert [(run[:16], run.split()[-2]) for run in runs] == [
         ("2026-09-30 13:03", "2"),
@@ -495,9 +493,8 @@ async def test_visitors_see_a_labelled_sample_and_the_same_whatever_is_stored(
     assert "Sample, not live data" in before[0]
     assert '"source":"sample"' in before[-1]
     assert "sample" in before[-2]
-    later = NOON + HOUR_MS
     await served_alone.market.commit(
-        make_batch(later, [make_change(later, "BTC", "enzo", "1d", -1, 1)])
+        make_batch(LATER, [make_change(LATER, "BTC", "enzo", "1d", -1, 1)])
     )
     assert await see() == before
 
@@ -544,9 +541,8 @@ async def test_names_and_values_are_escaped(served_alone: RunningService):
     name = "<script>alert('x')</script>\"&"
     asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
     await publish_assets(served_alone, *ASSETS, asset)
-    later = NOON + HOUR_MS
     await served_alone.market.commit(
-        make_batch(later, [make_change(later, "B&C", "enzo", "1d", 1, 0)])
+        make_batch(LATER, [make_change(LATER, "B&C", "enzo", "1d", 1, 0)])
     )
     page = await get_view(served_alone, "flips")
     assert f"B&C {name}" in [row[0] for row in list_rows(page)]

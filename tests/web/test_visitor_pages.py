@@ -14,7 +14,7 @@ import pytest
 from rest_shim.sample import render_sample
 from schemas.signals import SignalsResponse
 from schemas.vocabulary import HOUR_MS, TIMEFRAMES
-from tests.support.example_market import NAMES, NOON, make_batch, make_change
+from tests.support.example_market import LATER, NAMES, make_batch, make_change
 from tests.support.row_builders import create_session_cookie
 from tests.support.running_service import RunningService, fetch, run_service
 from tests.support.web_page import (
@@ -56,8 +56,7 @@ async def test_a_visitors_page_is_rendered_once_for_a_version_of_the_data(
     plain = await served.client.get(path, headers={"Accept-Encoding": "identity"})
     assert {*first, *await get_together(), plain.content} == {first[0]}
     assert served.app.state.site.visitor_pages.rendered == 1
-    later = NOON + HOUR_MS
-    await served.market.commit(make_batch(later, [make_change(later, "BTC", "enzo", "1d", -1, 1)]))
+    await served.market.commit(make_batch(LATER, [make_change(LATER, "BTC", "enzo", "1d", -1, 1)]))
     await get_together()
     assert served.app.state.site.visitor_pages.rendered == 2
 
@@ -299,13 +298,12 @@ async def test_no_reading_ever_reaches_a_visitor(
         return [counted.sub(r"\1", page.text) for page in pages]
 
     before, members = await seen(), parse_heat_map(await get_board(served_alone))
-    later = NOON + HOUR_MS
     rows = [
-        make_change(later, row.ticker, row.indicator, row.timeframe, -1 if row.reading else 1, 0)
+        make_change(LATER, row.ticker, row.indicator, row.timeframe, -1 if row.reading else 1, 0)
         for row in await served_alone.market.readings()
     ]
-    spaced = [row._replace(created_at=later + place) for place, row in enumerate(rows)]
-    await served_alone.market.commit(make_batch(later, spaced))
+    spaced = [row._replace(created_at=LATER + place) for place, row in enumerate(rows)]
+    await served_alone.market.commit(make_batch(LATER, spaced))
     assert parse_heat_map(await get_board(served_alone)) != members
     assert await seen() == before
     assert "101.50" not in "".join(before)  # The price of every row of the store.

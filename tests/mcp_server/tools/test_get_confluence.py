@@ -13,7 +13,7 @@ from mcp_server.tools.get_confluence import DESCRIPTION
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES
 from tests.support.bad_inputs import CATALOG, CONFLUENCE, STATE
-from tests.support.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change
+from tests.support.example_market import ASSETS, HOUR_MS, LATER, NOON, make_batch, make_change
 from tests.support.response_schemas import parse_largest_size
 from tests.support.running_service import RunningService, publish_assets
 from tests.support.signals_command import ROOT
@@ -68,8 +68,7 @@ async def test_a_result_has_exactly_the_fields_of_its_table(served, transport):
 
 @pytest.mark.clause("1.15", "2.5.7", "2.5.8", "2.5.11")
 async def test_the_legacy_key_votes_like_every_other_key(served, transport):
-    later = NOON + HOUR_MS
-    await served.market.commit(make_batch(later, [make_change(later, "BTC", "enzo", "4h", -1, 1)]))
+    await served.market.commit(make_batch(LATER, [make_change(LATER, "BTC", "enzo", "4h", -1, 1)]))
     results = (await served.fetch_answer(transport, CONFLUENCE))["results"]
     btc, eth = sorted(results, key=lambda result: result["ticker"])
     assert (eth["ticker"], eth["agree"], eth["total_reporting"]) == ("ETH", 6, 7)
@@ -267,7 +266,6 @@ async def test_confluence_follows_from_state(served, transport, seed):
     draw = random.Random(seed)
     metals = [metal(f"X{number:02}") for number in range(12)]
     await publish_assets(served, *ASSETS, *metals)
-    later = NOON + HOUR_MS
     cells = [
         (asset.ticker, key, timeframe)
         for asset in (*ASSETS, *metals)
@@ -276,10 +274,10 @@ async def test_confluence_follows_from_state(served, transport, seed):
         if draw.random() < 0.8
     ]
     rows = [
-        make_change(later + number, ticker, key, timeframe, draw.choice([1, 1, 0, -1]))
+        make_change(LATER + number, ticker, key, timeframe, draw.choice([1, 1, 0, -1]))
         for number, (ticker, key, timeframe) in enumerate(cells)
     ]
-    await served.market.commit(make_batch(later, rows))
+    await served.market.commit(make_batch(LATER, rows))
     compared = 0
     for timeframe, direction in itertools.product(TIMEFRAMES, ["bullish", "bearish"]):
         requested = {
@@ -308,11 +306,10 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
     ]
     legacy = [asset.ticker for asset in universe.assets if asset.added_on < universe.renamed_on]
     await publish_assets(served, *assets)
-    later = NOON + HOUR_MS
     cells = [(asset.ticker, id_) for asset in assets for id_ in INDICATOR_IDS]
     cells += [(ticker, "dexter") for ticker in legacy]
-    rows = [make_change(later + n, *cell, "1d", 1) for n, cell in enumerate(cells)]
-    await served.market.commit(make_batch(later, rows))
+    rows = [make_change(LATER + n, *cell, "1d", 1) for n, cell in enumerate(cells)]
+    await served.market.commit(make_batch(LATER, rows))
     answer = await served.fetch_answer("mcp", CONFLUENCE, timeframe="1d")
     assert len(answer["results"]) == 251
     text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)

@@ -25,6 +25,7 @@ from store.opening import open_sqlite_market
 from tests.support.bad_inputs import CATALOG, FLIPS, SIGNALS, STATE
 from tests.support.example_market import (
     HOUR_MS,
+    LATER,
     NAMES,
     NOON,
     make_batch,
@@ -112,12 +113,11 @@ async def test_a_change_type_follows_from_both_readings(
 @pytest.mark.clause("4.7.5", "4.7.6", "4.7.7")
 @pytest.mark.prove
 async def test_an_indicator_is_found_by_id_screener_id_and_display_name(served_alone, transport):
-    later = NOON + HOUR_MS
     turned = [
-        make_change(later + n, "BTC", id_, "4h", -1, 1)._replace(published=True)
+        make_change(LATER + n, "BTC", id_, "4h", -1, 1)._replace(published=True)
         for n, id_ in enumerate(INDICATOR_IDS)
     ]
-    await served_alone.market.commit(make_batch(later, turned))
+    await served_alone.market.commit(make_batch(LATER, turned))
     for id_ in INDICATOR_IDS:
         for name in (id_, id_.replace("_", "-"), NAMES[id_], NAMES[id_].upper()):
             rows = (await served_alone.fetch_answer(transport, SIGNALS, indicator=name))["signals"]
@@ -204,8 +204,7 @@ async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, t
     whole = (await served_alone.fetch_answer(transport, SIGNALS))["signals"]
     page = await served_alone.fetch_answer(transport, SIGNALS, limit=4)
     first, cursor = page["signals"], page["pagination"]["next_cursor"]
-    later = NOON + HOUR_MS
-    await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
+    await served_alone.market.commit(make_batch(LATER, make_flips(LATER, 2)))
     rows = list(first)
     while page["pagination"]["has_more"]:
         offset = page["pagination"]["offset"] + 4
@@ -215,8 +214,8 @@ async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, t
     # The rows that came meanwhile are later than the cursor of the first page.
     polled = (await served_alone.fetch_answer(transport, SIGNALS, since=cursor))["signals"]
     assert [row["created_at"] for row in polled] == [
-        format_instant(later + 1),
-        format_instant(later),
+        format_instant(LATER + 1),
+        format_instant(LATER),
     ]
 
 
@@ -361,7 +360,6 @@ async def test_the_feed_of_several_tickers_or_of_a_class_is_the_whole_feed_of_th
 
 
 FOLLOWED: dict[str, tuple[Timeframe, ...]] = {"BTC": ("4h", "1d"), "NVDA": ("4h", "1d")}
-LATER = NOON + HOUR_MS
 Row = dict[str, Any]
 
 

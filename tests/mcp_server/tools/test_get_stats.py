@@ -17,7 +17,7 @@ from tests.mcp_server.tools.test_get_signals import ALERTS, alert, followed_cove
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE
 from tests.support.example_market import (
     ASSETS,
-    HOUR_MS,
+    LATER,
     NOON,
     make_batch,
     make_change,
@@ -76,9 +76,8 @@ async def test_counts_come_in_the_order_of_the_vocabulary_and_add_up(served, tra
 
 @pytest.mark.clause("2.13.1")
 async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, transport):
-    later = NOON + HOUR_MS
-    row = make_change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
-    await served_alone.market.commit(make_batch(later, [row]))
+    row = make_change(LATER, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
+    await served_alone.market.commit(make_batch(LATER, [row]))
     tier = (await served_alone.fetch_answer(transport, STATS))["universe_tier"]
     assert tally(tier["by_indicator"], "indicator")["perpkit"] == 1
     assert tier["total_signals"] == sum(row["signals"] for row in tier["by_indicator"]) == 9
