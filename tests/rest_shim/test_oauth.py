@@ -43,6 +43,11 @@ async def plan(host: HandClient) -> MemberPlan:
     return await buy_plan(host.served.access, host.served.clock)
 
 
+@pytest.fixture
+async def tokens(host: HandClient) -> dict[str, Any]:
+    return await host.connect()
+
+
 def check_refused(response: httpx.Response, status: int, error: str) -> str:
     """Assert the error of RFC 6749, and return its description."""
     assert (response.status_code, response.json()["error"]) == (status, error), response.text
@@ -236,8 +241,9 @@ async def test_an_access_token_expires_and_is_refreshed(host: HandClient) -> Non
 
 
 @pytest.mark.clause("10.5")
-async def test_a_replayed_refresh_token_revokes_its_family(host: HandClient) -> None:
-    tokens = await host.connect()
+async def test_a_replayed_refresh_token_revokes_its_family(
+    host: HandClient, tokens: dict[str, Any]
+) -> None:
     second = (await host.refresh(tokens["refresh_token"])).json()
     third = (await host.refresh(second["refresh_token"])).json()
     assert await is_connected(host, third)
@@ -260,9 +266,12 @@ async def test_a_replayed_refresh_token_revokes_its_family(host: HandClient) -> 
     ],
 )
 async def test_a_bad_refresh_is_refused_and_ends_nothing(
-    host: HandClient, changed: dict[str, str | None], status: int, error: str
+    host: HandClient,
+    tokens: dict[str, Any],
+    changed: dict[str, str | None],
+    status: int,
+    error: str,
 ) -> None:
-    tokens = await host.connect()
     sent = {"refresh_token": tokens["refresh_token"], **changed}
     check_refused(await host.refresh(**sent), status, error)
     other = await register(host.served, name="Other")
@@ -284,8 +293,7 @@ async def test_a_connection_ends_when_it_is_not_refreshed_for_90_days(
 
 
 @pytest.mark.clause("10.5")
-async def test_refreshing_in_a_loop_is_bounded(host: HandClient) -> None:
-    tokens = await host.connect()
+async def test_refreshing_in_a_loop_is_bounded(host: HandClient, tokens: dict[str, Any]) -> None:
     for _ in range(MAX_LIVE_ACCESS_TOKENS - 1):
         tokens = (await host.refresh(tokens["refresh_token"])).json()
     refused = await host.refresh(tokens["refresh_token"])
@@ -297,8 +305,9 @@ async def test_refreshing_in_a_loop_is_bounded(host: HandClient) -> None:
 
 @pytest.mark.clause("10.6")
 @pytest.mark.parametrize("kind", TOKENS)
-async def test_a_client_revokes_its_connection(host: HandClient, kind: str) -> None:
-    tokens = await host.connect()
+async def test_a_client_revokes_its_connection(
+    host: HandClient, tokens: dict[str, Any], kind: str
+) -> None:
     other = await register(host.served, name="Other")
     form = {"token": tokens[kind], "client_id": other.client_id}
     check_refused(await host.post("/oauth/revoke", {**form}), 401, "invalid_client")
@@ -531,8 +540,9 @@ async def test_tokens_do_not_cross_a_network_unencrypted(
 
 @pytest.mark.clause("10.1")
 @pytest.mark.prove
-async def test_both_addresses_give_the_same_results(host: HandClient) -> None:
-    tokens = await host.connect()
+async def test_both_addresses_give_the_same_results(
+    host: HandClient, tokens: dict[str, Any]
+) -> None:
     for method, params in (
         ("initialize", {}),
         ("ping", {}),

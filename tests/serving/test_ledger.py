@@ -149,11 +149,15 @@ def check_pages(ledger: Ledger, feed: Feed, count: int) -> None:
     assert len(sizes) > 8
 
 
+@pytest.fixture
+def feed(market: MarketStore) -> Feed:
+    return Feed(market)
+
+
 @pytest.mark.usefixtures("_small_steps")
 async def test_a_page_equals_a_plain_filter_of_all_rows_while_runs_follow(
-    market: MarketStore,
+    feed: Feed,
 ) -> None:
-    feed = Feed(market)
     await feed.commit_runs(150)
     ledger = await feed.read()
     check_pages(ledger, feed, 300)
@@ -203,8 +207,7 @@ def check_boards(ledger: Ledger, feed: Feed, times: Sequence[int], begins: int =
         assert ledger.find_history("BTC", "1h", after, at) == sorted(newest | in_window), at
 
 
-async def test_boards_of_any_time_equal_a_replay_of_all_changes(market: MarketStore) -> None:
-    feed = Feed(market)
+async def test_boards_of_any_time_equal_a_replay_of_all_changes(feed: Feed) -> None:
     await feed.commit_runs(60)
     ledger = await feed.read()
     for _ in range(3):
@@ -215,8 +218,7 @@ async def test_boards_of_any_time_equal_a_replay_of_all_changes(market: MarketSt
     assert ledger.find_history("SOL", "1h", 0, EVER) == []
 
 
-async def test_counts_are_those_of_a_plain_walk_over_all_rows(market: MarketStore) -> None:
-    feed = Feed(market)
+async def test_counts_are_those_of_a_plain_walk_over_all_rows(feed: Feed) -> None:
     await feed.commit_runs(60)
     ledger = await feed.read()
     for _ in range(50):
@@ -232,9 +234,8 @@ async def test_counts_are_those_of_a_plain_walk_over_all_rows(market: MarketStor
 
 
 @pytest.mark.clause("answers")
-async def test_every_row_is_written_as_its_model_writes_it(market: MarketStore) -> None:
+async def test_every_row_is_written_as_its_model_writes_it(market: MarketStore, feed: Feed) -> None:
     await market.publish_coverage(make_coverage())
-    feed = Feed(market)
     await feed.commit_runs(60)
     snapshot = build_snapshot(await market.snapshot())
     assert snapshot is not None
@@ -254,13 +255,14 @@ async def test_every_row_is_written_as_its_model_writes_it(market: MarketStore) 
 
 
 @pytest.mark.usefixtures("_small_steps")
-async def test_an_empty_store_has_no_rows_until_the_first_run(market: MarketStore) -> None:
+async def test_an_empty_store_has_no_rows_until_the_first_run(
+    market: MarketStore, feed: Feed
+) -> None:
     ledger = await read_ledger(market, 0, None)
     assert (ledger.last_at, ledger.find_readings(EVER)) == (0, {})
     assert ledger.find_page(FeedQuery("all", 0, 0, EVER, 5)) == ([], False)
     assert ledger.find_oldest("alerts", 0, EVER) is None
     assert ledger.find_last_changes(EVER, ["BTC"], None) == []
-    feed = Feed(market)
     await feed.commit_runs(40)
     check_pages(await feed.read(ledger), feed, 100)
 
@@ -268,10 +270,9 @@ async def test_an_empty_store_has_no_rows_until_the_first_run(market: MarketStor
 @pytest.mark.clause("store")
 @pytest.mark.prove
 async def test_rows_past_retention_go_except_the_base_of_boards(
-    market: MarketStore, monkeypatch: pytest.MonkeyPatch
+    market: MarketStore, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "ROWS_PER_DROP", 5)
-    feed = Feed(market)
     await feed.commit_runs(100)
     ledger = await feed.read()
     # A day is kept beyond retention, for readers that still have an earlier snapshot.
@@ -344,10 +345,7 @@ async def test_a_row_that_no_version_writes_is_refused(
         await read_ledger(market, NOW + 1, None)
 
 
-async def test_many_rows_are_read_in_parts(
-    market: MarketStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_rows_are_read_in_parts(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store.sql.ledger_reads.ROWS_PER_READ", 7)
-    feed = Feed(market)
     await feed.commit_runs(40)
     check_pages(await feed.read(), feed, 100)

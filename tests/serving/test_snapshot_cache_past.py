@@ -16,6 +16,7 @@ from tests.support.bad_inputs import CONFLUENCE, STATE
 from tests.support.example_market import (
     ASSETS,
     HOUR_MS,
+    LATER,
     NOON,
     make_batch,
     make_change,
@@ -155,17 +156,16 @@ async def test_a_midnight_run_of_a_thousand_rows_is_never_half_visible(served, t
 
 
 async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served, transport):
-    run = NOON + HOUR_MS
-    await commit(served, run, written_at=run, late="BTC")
-    turned = make_change(run + 30_000, "BTC", "enzo", "1h", -1, 1)
-    await commit(served, run, turned, written_at=run + 30_000)
+    await commit(served, LATER, written_at=LATER, late="BTC")
+    turned = make_change(LATER + 30_000, "BTC", "enzo", "1h", -1, 1)
+    await commit(served, LATER, turned, written_at=LATER + 30_000)
     expected = {
         NOON - 1: ([], "bullish"),
         NOON: (["ETH"], "bullish"),
-        run - 1: (["ETH"], "bullish"),
-        run: (["BTC"], "bullish"),
-        run + 29_999: (["BTC"], "bullish"),
-        run + 30_000: ([], "bearish"),
+        LATER - 1: (["ETH"], "bullish"),
+        LATER: (["BTC"], "bullish"),
+        LATER + 29_999: (["BTC"], "bullish"),
+        LATER + 30_000: ([], "bearish"),
     }
     for at, (late, reading) in expected.items():
         answer = await state(served, transport, at, ticker="BTC")
@@ -173,7 +173,7 @@ async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served
         assert answer["meta"].get("late_assets", {}) == named, format_instant(at)
         assert readings(answer)["BTC", "enzo", "1h"] == reading
         assert answer["as_of"] == format_instant(
-            max(t for t in (NOON - HOUR_MS, NOON, run) if t <= at)
+            max(t for t in (NOON - HOUR_MS, NOON, LATER) if t <= at)
         )
 
 
@@ -189,9 +189,8 @@ async def test_an_asset_counts_as_removed_from_its_day_on_and_keeps_its_readings
 
 
 async def test_dexter_has_its_reading_of_that_time(served, transport):
-    run = NOON + HOUR_MS
-    await commit(served, run, make_change(run, "BTC", "dexter", "4h", -1, 1), written_at=run)
-    for at, reading in {run - 1: "bullish", run: "bearish"}.items():
+    await commit(served, LATER, make_change(LATER, "BTC", "dexter", "4h", -1, 1), written_at=LATER)
+    for at, reading in {LATER - 1: "bullish", LATER: "bearish"}.items():
         answer = await state(served, transport, at, ticker="BTC")
         assert readings(answer)["BTC", "dexter", "4h"] == reading
         assert answer["meta"].get("legacy_keys", {}) == {"dexter": "enzo"}
@@ -201,20 +200,19 @@ async def test_dexter_has_its_reading_of_that_time(served, transport):
 
 
 async def test_a_cell_that_had_no_reading_then_is_absent(served, transport):
-    run = NOON + HOUR_MS
     first = [
-        make_change(run, "DARK", "enzo", "1h", 1),
-        make_change(run + 1, "XAU", "dexter", "1d", 0),
+        make_change(LATER, "DARK", "enzo", "1h", 1),
+        make_change(LATER + 1, "XAU", "dexter", "1d", 0),
     ]
-    await commit(served, run, *first, written_at=run)
-    before, after = await state(served, transport, run - 1), await state(served, transport, run)
+    await commit(served, LATER, *first, written_at=LATER)
+    before, after = await state(served, transport, LATER - 1), await state(served, transport, LATER)
     assert readings(after).keys() - readings(before).keys() == {
         ("DARK", "enzo", "1h"),
         ("XAU", "dexter", "1d"),
     }
     assert before["counts"] == {"assets": 5, "readings": 97}
     assert after["counts"] == {"assets": 6, "readings": 99}
-    alone = await state(served, transport, run - 1, ticker="DARK")
+    alone = await state(served, transport, LATER - 1, ticker="DARK")
     assert alone["assets"] == []
     assert "This deployment has no data for DARK." in alone["meta"].get("note", "")
 
@@ -394,9 +392,10 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
 @pytest.mark.clause("2.5.1", "2.13.12")
 @pytest.mark.prove
 async def test_past_confluence_follows_from_the_past_state(served, transport):
-    run = NOON + HOUR_MS
-    await commit(served, run, make_change(run + 40, "ETH", "llnr", "4h", 0, 1), written_at=run + 40)
-    for at in (REMOVED - 1, run + 39, run + 40):
+    await commit(
+        served, LATER, make_change(LATER + 40, "ETH", "llnr", "4h", 0, 1), written_at=LATER + 40
+    )
+    for at in (REMOVED - 1, LATER + 39, LATER + 40):
         board = await state(served, transport, at)
         requested = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))
         for timeframe, (direction, min_agree) in requested:
