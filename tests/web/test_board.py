@@ -494,8 +494,7 @@ async def test_the_time_of_the_data_is_cheap_to_ask(served_alone: RunningService
         "changes": 6,
     }
     known = {"if-none-match": first.headers["etag"]}
-    again = await served_alone.client.get(address, headers=known)
-    assert (again.status_code, again.content) == (304, b"")
+    assert (await fetch(served_alone.client, "GET", address, 304, headers=known)).content == b""
     page = await get_board(served_alone)
     (status,) = [one for one in page.find_all("p") if one.get("id") == "fresh"]
     shown = {"as_of": status["data-as-of"], "next_update": status["data-next"]}

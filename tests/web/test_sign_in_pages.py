@@ -245,8 +245,7 @@ async def test_a_signed_in_viewer_is_redirected_to_api_access_until_the_session_
 ) -> None:
     served.clock.now += SESSION_MS - 1
     for path in ("/sign-in", "/settings"):
-        answer = await member.client.get(path)
-        assert (answer.status_code, answer.headers["location"]) == (303, f".{HOME}")
+        assert (await fetch(member.client, "GET", path, 303)).headers["location"] == f".{HOME}"
     served.clock.now += 1
     assert await is_signed_out(member.client)
 
