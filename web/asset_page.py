@@ -51,7 +51,7 @@ from serving.argument_values import find_asset
 from serving.context import Context, find_history_start
 from serving.freshness import format_removed_note
 from serving.http import CACHE_ONE_MINUTE
-from serving.prices import BarColumns
+from serving.prices import NO_COLUMNS, BarColumns
 from serving.signal_rows import FeedQuery, build_signal
 from serving.tool_runner import ToolRunner
 from store.market_rows import AlertRow, ChangeRow, FeedRow
@@ -178,12 +178,12 @@ Mark = dict[str, Any]
 class Chart:
     """The parts of a chart; positions on the axis are in bars, heights in pixels.
 
-    `bars` is None without prices. Up to `silent`, the readings were computed afterwards and never
+    `bars` is empty without prices. Up to `silent`, the readings were computed afterwards and never
     published; 0 if all were published.
     """
 
     axis: TimeAxis
-    bars: BarColumns | None
+    bars: BarColumns
     lanes: Mapping[IndicatorId, Sequence[Span]]
     marks: Sequence[Mark]
     names: Mapping[str, str]
@@ -192,7 +192,7 @@ class Chart:
     @property
     def price_height(self) -> int:
         """The height of the pane above the lanes."""
-        return PRICE_HEIGHT if self.bars else 0
+        return PRICE_HEIGHT if self.bars.opens else 0
 
     @property
     def ticks(self) -> list[Tick]:
@@ -214,7 +214,6 @@ class Chart:
 
     @cached_property
     def _price_range(self) -> tuple[float, float]:
-        assert self.bars
         low, high = min(self.bars.lows), max(self.bars.highs)
         # A market that has not moved still needs a range.
         return (low, high) if low < high else (low * 0.99, high * 1.01)
@@ -227,7 +226,6 @@ class Chart:
 
     def find_mark_y(self, mark: Mark) -> float:
         """Return the height of a mark: bullish ones stand below their bar, the others above it."""
-        assert self.bars
         bar: int = mark["bar"]
         away: float = (
             PADDING / 2 + MARK_STEP * mark["level"] + ALERT_STEP * (mark["kind"] != "change")
@@ -238,7 +236,6 @@ class Chart:
 
     def draw_candles(self, *, rising: bool) -> str:
         """Return the path of the candles that closed higher, or of the others."""
-        assert self.bars
         path = []
         for i, (open_, high, low, close) in enumerate(zip(*self.bars[1:5], strict=True)):
             if (close >= open_) == rising:
@@ -250,13 +247,11 @@ class Chart:
 
     def draw_line(self) -> str:
         """Return the path through the closes, for screens too narrow for candles."""
-        assert self.bars
         points = [f"{BAR_WIDTH * i + 5} {self.find_y(c)}" for i, c in enumerate(self.bars.closes)]
         return "M" + "L".join(points)
 
     def draw_volumes(self) -> str:
         """Return the path of the volumes at the bottom of the pane."""
-        assert self.bars
         scale = VOLUME_HEIGHT / (max(self.bars.volumes) or 1)
         return "".join(
             f"M{BAR_WIDTH * i + 2} {PRICE_HEIGHT}h6v-{round(volume * scale, 1)}h-6z"
@@ -271,7 +266,9 @@ class Chart:
             "closes": [at // 1000 for at in self.axis.closes],
             # Enough digits for every price of the universe, and half as long as the shortest exact
             # text.
-            "bars": self.bars and [[float(f"{v:.8g}") for v in column] for column in self.bars[1:]],
+            "bars": [[float(f"{v:.8g}") for v in column] for column in self.bars[1:]]
+            if self.bars.opens
+            else None,
             "lanes": [
                 {"name": self.names[indicator], "spans": spans}
                 for indicator, spans in self.lanes.items()
@@ -383,7 +380,7 @@ async def load_asset_model(
     if asset.removed_on is not None:
         ends = min(ends, compute_midnight_s(asset.removed_on) * 1000)
     begins = ends - CHART_DAYS[timeframe] * DAY_MS
-    bars = prices = None
+    bars, prices = NO_COLUMNS, None
     if context.prices is not None:
         bars = await context.prices.load_bars(asset.ticker, timeframe, begins)
         prices = await context.prices.load_summaries()
@@ -437,7 +434,7 @@ def build_chart(
     alerts: Sequence[AlertRow],
     now: Mapping[StoredKey, Reading],
     names: Mapping[str, str],
-    bars: BarColumns | None,
+    bars: BarColumns,
     timeframe: Timeframe,
     begins: int,
     ends: int,
@@ -448,15 +445,14 @@ def build_chart(
     Without bars, the axis covers the time of the readings. Changes are marked from `published_from`
     (epoch ms) on.
     """
-    if bars is None or not bars.open_times:
-        bars = None
+    if not bars.opens:
         # That of a market that never closes.
         period = TIMEFRAME_DURATIONS_S[timeframe] * 1000
         first = -(-begins // period) * period
         axis = TimeAxis(range(first, ends - period + 1, period), timeframe)
     else:
         axis = TimeAxis(bars.open_times, timeframe)
-    if not len(axis) or (bars is None and not now):
+    if not len(axis) or (not bars.opens and not now):
         return None
     # A first start computes its history in silence, and a later universe that of its new assets.
     turns = [row for row in changes if row.before is not None and row.indicator in LOGGED_IDS]

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from schemas.vocabulary import DAY_MS, HOUR_MS, INDICATOR_IDS, TIMEFRAMES, Reading, format_instant
-from serving.prices import BarColumns
+from serving.prices import NO_COLUMNS, BarColumns
 from store.market_rows import AlertRow, ChangeRow
 from tests.support.browser import BROWSER_TESTS, open_window
 from tests.support.example_market import NAMES, NOON, make_batch, make_coverage
@@ -383,13 +383,13 @@ def test_a_held_alert_is_marked_where_it_fired_and_says_until_when_it_was_held()
 
 @pytest.mark.clause("15.3")
 def test_without_prices_the_lanes_have_an_axis_of_their_own() -> None:
-    chart = build_chart([], [], {"enzo": "bullish"}, NAMES, None, "1h", 0, 5 * HOUR_MS, 0)
+    chart = build_chart([], [], {"enzo": "bullish"}, NAMES, NO_COLUMNS, "1h", 0, 5 * HOUR_MS, 0)
     assert chart is not None
     assert (chart.price_height, list(chart.axis.opens)) == (0, [HOUR_MS * n for n in range(5)])
     document = json.loads(chart.to_json())
     assert document["bars"] is None
     assert document["lanes"] == [{"name": "Enzo", "spans": [["bullish", 0.0, 6.0]]}]
-    assert build_chart([], [], {}, NAMES, None, "1h", 0, 5 * HOUR_MS, 0) is None
+    assert build_chart([], [], {}, NAMES, NO_COLUMNS, "1h", 0, 5 * HOUR_MS, 0) is None
 
 
 FULL_HOUR = NOON // HOUR_MS * HOUR_MS
