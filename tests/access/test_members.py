@@ -20,7 +20,6 @@ from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
 from store.access_rows import normalize_email
 from store.sql.access_store import AccessStore
-from tests.store.conftest import access as access, closing as closing, open_access as open_access
 from tests.support.example_market import NOON
 from tests.support.row_builders import make_call_group
 from tests.support.sandbox_shop import HeldProvider, SandboxShop, read_files
@@ -269,26 +268,26 @@ ANN, BOB = "Ann@Example.com", "bob@example.com"
 
 
 @pytest.mark.clause("16.6")
-async def test_each_mailbox_and_the_owner_have_a_list_of_their_own(access: AccessStore) -> None:
+async def test_each_mailbox_and_the_owner_have_a_list_of_their_own(store: AccessStore) -> None:
     for email, ticker in ((ANN, "ETH"), (ANN, "BTC"), (ANN, "ETH"), (BOB, "XAU"), ("owner", "SOL")):
-        await watch(access, email, ticker, NOW)
+        await watch(store, email, ticker, NOW)
     ann = normalize_email(ANN)
-    assert await access.list_watched(ann) == ("BTC", "ETH")
-    assert await access.list_watched("owner") == ("SOL",)
+    assert await store.list_watched(ann) == ("BTC", "ETH")
+    assert await store.list_watched("owner") == ("SOL",)
     for ticker in ("ETH", "ETH", "XAU"):
-        await access.unwatch(ann, ticker)
-    assert [await access.list_watched(email) for email in (ann, BOB)] == [("BTC",), ("XAU",)]
+        await store.unwatch(ann, ticker)
+    assert [await store.list_watched(email) for email in (ann, BOB)] == [("BTC",), ("XAU",)]
 
 
 @pytest.mark.clause("16.6")
-async def test_a_list_is_bounded_even_if_assets_are_added_at_once(access: AccessStore) -> None:
+async def test_a_list_is_bounded_even_if_assets_are_added_at_once(store: AccessStore) -> None:
     tickers = [f"T{number}" for number in range(MAX_WATCHED + 3)]
     added = await asyncio.gather(
-        *(watch(access, ANN, ticker, NOW) for ticker in tickers), return_exceptions=True
+        *(watch(store, ANN, ticker, NOW) for ticker in tickers), return_exceptions=True
     )
     assert [type(result) for result in added if result is not None] == [ApiError] * 3
-    held = await access.list_watched(normalize_email(ANN))
+    held = await store.list_watched(normalize_email(ANN))
     assert len(held) == MAX_WATCHED
-    await watch(access, ANN, held[0], NOW)  # It is there, so it needs no room.
-    await watch(access, BOB, "BTC", NOW)
-    await assert_refused(watch(access, ANN, "NEW", NOW), 409, "Your watchlist is full")
+    await watch(store, ANN, held[0], NOW)  # It is there, so it needs no room.
+    await watch(store, BOB, "BTC", NOW)
+    await assert_refused(watch(store, ANN, "NEW", NOW), 409, "Your watchlist is full")
