@@ -29,7 +29,6 @@ from access.oauth.clients import create_transport
 
 HOST = "client.example"
 PUBLIC_ADDRESSES = ("2606:2800:21f::1", "93.184.215.14")
-JSON_HEADERS = {"Content-Type": "application/json"}
 
 Responder = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -98,7 +97,11 @@ def build_response(
 ) -> bytes:
     """Return a complete HTTP response with a document as JSON, or with a body as it is."""
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    fields = {**JSON_HEADERS, "Content-Length": str(len(body)), **(headers or {})}
+    fields = {
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        **(headers or {}),
+    }
     lines = [f"HTTP/1.1 {status} Status", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode() + body
 

@@ -160,20 +160,6 @@ class PublishedLog:
         """Return the salt of a leaf, which stays with its row."""
         return hashlib.sha256(self.logged[index]["id"].encode()).digest()[:16]
 
-    def find(self, number: int) -> Row:
-        return self.rows[number]
-
-    def build_app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/api/v1/log/checkpoint", self._send_checkpoint),
-                Route("/api/v1/log/key", self._send_key),
-                Route("/api/v1/log/tile/{path:path}", self._send_tile),
-                Route("/api/v1/log/leaves", self._send_leaves),
-                Route("/api/v1/signals", self._send_rows),
-            ]
-        )
-
     async def _send_checkpoint(self, request: Request) -> Response:
         self.requests.append("checkpoint")
         if not self.has_log:
@@ -249,7 +235,14 @@ def refuse_without_key(request: Request) -> Response | None:
 
 @asynccontextmanager
 async def serve_log(log: PublishedLog) -> AsyncIterator[str]:
-    async with serve_app(lambda _: log.build_app()) as address:
+    routes = [
+        Route("/api/v1/log/checkpoint", log._send_checkpoint),
+        Route("/api/v1/log/key", log._send_key),
+        Route("/api/v1/log/tile/{path:path}", log._send_tile),
+        Route("/api/v1/log/leaves", log._send_leaves),
+        Route("/api/v1/signals", log._send_rows),
+    ]
+    async with serve_app(lambda _: Starlette(routes=routes)) as address:
         yield address
 
 

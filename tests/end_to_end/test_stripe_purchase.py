@@ -223,10 +223,6 @@ async def unbilled(tmp_path: Path) -> AsyncIterator[RunningService]:
         yield served
 
 
-def find_offer(text: str) -> re.Match[str] | None:
-    return OFFER.search(text)
-
-
 @pytest.mark.clause("5.30")
 @pytest.mark.parametrize("is_member", [False, True])
 @pytest.mark.sampled(2)
@@ -241,7 +237,7 @@ async def test_no_page_offers_a_sale(unbilled: RunningService, is_member: bool) 
         if path.startswith("/docs/") and path not in ("/docs/buy", "/docs/connect"):
             continue
         if not path.startswith("/api/"):
-            assert find_offer(response.text) is None, path
+            assert OFFER.search(response.text) is None, path
 
 
 @pytest.mark.clause("5.30")
@@ -258,7 +254,7 @@ async def test_no_document_or_tool_offers_a_sale(unbilled: RunningService) -> No
     for path in ("catalog", "stats", "signals/sample", "nothing"):
         shown.append((await unbilled.client.get(f"/api/v1/{path}")).json())
     for part in shown:
-        assert find_offer(json.dumps(part)) is None
+        assert OFFER.search(json.dumps(part)) is None
 
 
 @pytest.mark.clause("5.30")
@@ -274,11 +270,11 @@ async def test_a_refused_key_is_sent_to_the_operator(unbilled: RunningService) -
             response = await unbilled.client.get(path, headers=headers)
             assert response.status_code == (403 if key == revoked else 401)
             assert "request one from its operator" in response.json()["message"]
-            assert find_offer(response.text) is None
+            assert OFFER.search(response.text) is None
             document.check_response("GET", path, response)
     refused = await unbilled.call("signals_get_state", headers={})
     assert refused["_meta"]["signals/error"] == "missing_key"
-    assert find_offer(json.dumps(refused)) is None
+    assert OFFER.search(json.dumps(refused)) is None
 
 
 @pytest.mark.clause("5.30")
@@ -288,13 +284,13 @@ async def test_the_purchase_routes_refuse_without_an_offer(unbilled: RunningServ
         response = await unbilled.client.post(path, json=body)
         assert response.status_code == status
         assert "operator" in response.json()["message"]
-        assert find_offer(response.text) is None
+        assert OFFER.search(response.text) is None
 
 
 @pytest.mark.clause("5.30")
 @pytest.mark.prove
 async def test_with_billing_on_the_same_crawl_finds_the_offers(served: RunningService) -> None:
     pages = await crawl(served.get_page, served.base_url, STARTS)
-    offering = {path for path, response in pages.items() if find_offer(response.text)}
+    offering = {path for path, response in pages.items() if OFFER.search(response.text)}
     assert {"/", "/assets/BTC", "/sign-in", "/docs/buy", "/no/such/path"} <= offering
     assert NOTICE not in pages["/docs/getting-started"].text

@@ -98,15 +98,6 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def read_instructions() -> list[tuple[str, str]]:
-    """Return (instruction, arguments) of the Dockerfile, with continued lines joined."""
-    lines = [x for x in DOCKERFILE.read_text().splitlines() if x and not x.startswith("#")]
-    joined = "\n".join(lines).replace("\\\n", " ")
-    return [
-        (name, rest.strip()) for name, _, rest in (x.partition(" ") for x in joined.split("\n"))
-    ]
-
-
 def make_base(folder: Path, release: str) -> Path:
     """Make the root that stands for debian:RELEASE-slim, with this machine's name resolution."""
     base = folder / "base"
@@ -144,7 +135,10 @@ def build(folder: Path) -> Stage:
     stages: dict[str, Stage] = {}
     base: Path | None = None
     stage = Stage(folder)
-    for name, rest in read_instructions():
+    lines = [x for x in DOCKERFILE.read_text().splitlines() if x and not x.startswith("#")]
+    # With continued lines joined.
+    for line in "\n".join(lines).replace("\\\n", " ").split("\n"):
+        name, rest = map(str.strip, line.split(" ", 1))
         match name:
             case "FROM":
                 image, _, alias = rest.partition(" AS ")

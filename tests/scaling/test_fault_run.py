@@ -87,7 +87,6 @@ class FaultInjector:
                 await session.execute(CUT_ONE, pid)
 
     async def restart_database(self, hour: int) -> None:
-        """Stop the database, and start it again once clients have failed."""
         self.fleet.server.stop()
         failed = self.totals.failures["503"]
         await wait_until(lambda: self.totals.failures["503"] > failed, None)

@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -102,7 +101,17 @@ async def record_bytes(served: RunningService) -> list[dict[str, Any]]:
         response = await served.client.request(method, "/api/v1/mcp", content=body, headers=sent)
         shown = {name: value for name, value in headers.items() if name != "Authorization"}
         request = [method, shown, body.decode("latin-1")]
-        recorded.append({"request": request, "response": _describe_response(response)})
+        content = response.content
+        for pattern, replacement in UNSTABLE:
+            content = pattern.sub(replacement, content)
+        described = {
+            "status": response.status_code,
+            "headers": [
+                list(pair) for pair in response.headers.items() if pair[0] not in SKIPPED_HEADERS
+            ],
+            "body": content.decode(),
+        }
+        recorded.append({"request": request, "response": described})
     return recorded
 
 
@@ -142,14 +151,6 @@ MALFORMED_BODIES = [
     b'{"jsonrpc":"2.0","id":1,"method":5}',
     b'{"jsonrpc":"2.0","id":1,"result":{},"error":{}}',
 ]
-
-
-def _describe_response(response: httpx.Response) -> dict[str, Any]:
-    content = response.content
-    for pattern, replacement in UNSTABLE:
-        content = pattern.sub(replacement, content)
-    headers = [list(pair) for pair in response.headers.items() if pair[0] not in SKIPPED_HEADERS]
-    return {"status": response.status_code, "headers": headers, "body": content.decode()}
 
 
 async def _write_record() -> None:

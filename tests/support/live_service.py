@@ -145,7 +145,6 @@ class LiveService:
         return await list_changes(self.store)
 
     async def load_freshness(self) -> dict[str, Any]:
-        """Return what `meta` says now."""
         return build_freshness(build_snapshot(await self.store.snapshot()), self.clock.now)
 
     async def check_audit(self) -> None:

@@ -122,7 +122,6 @@ class RunningService:
     async def get_page(
         self, path: str, *, is_member: bool = False, **headers: str
     ) -> httpx.Response:
-        """GET a page as the browser of a member or a visitor."""
         cookies = {"cookie": await self.get_session_cookie()} if is_member else {}
         return await self.client.get(path, headers=cookies | headers)
 

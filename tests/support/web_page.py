@@ -310,7 +310,6 @@ def parse_board(page: Page) -> dict[str, dict[str, str]]:
 
 
 def parse_heat_map(page: Page) -> dict[str, dict[str, str]]:
-    """Return the readings of the board, by ticker and column heading."""
     return {
         ticker: {name: cells[name] for name in NAMES.values() if name in cells}
         for ticker, cells in parse_board(page).items()

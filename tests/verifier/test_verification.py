@@ -212,7 +212,7 @@ async def test_what_an_operator_rewrites_is_named_with_both_checkpoints(
     log, verify, state, rewrite
 ):
     await verify()
-    await assert_found(verify, state, *rewrite(log, log.find(LOST)))
+    await assert_found(verify, state, *rewrite(log, log.rows[LOST]))
 
 
 @pytest.mark.prove
@@ -301,7 +301,7 @@ async def test_a_second_row_of_the_same_time_is_not_verified(log, verify):
 )
 async def test_a_row_that_is_none_is_not_verified(log, verify, change, reason):
     now = log.now
-    log.find(ROW_COUNT - 2).update(change)
+    log.rows[ROW_COUNT - 2].update(change)
     report = await verify(since=FIRST, now=now)
     assert report.status == 2
     assert reason in report.obstacles[0]

@@ -49,7 +49,6 @@ EVERY_SESSION = ("BTC", "MATIC", "NVDA", "IBM", "XAU")
 CRYPTO = ("BTC", "ETH", "SOL", "DOGE", "XRP", "ADA")
 STOCKS = ("NVDA", "TSLA", "IBM", "AAPL")
 METALS = ("XAU", "XAG")
-MIXED = (*CRYPTO, *STOCKS, *METALS)
 
 
 @cache

@@ -40,7 +40,6 @@ SESSION_PARAMETERS = {
     "subscription_data",
     "success_url",
 }
-DOCS = "https://stripe.com/docs/error-codes"
 
 
 class RefusalError(Exception):
@@ -200,7 +199,6 @@ class StripeDouble(StripeRecords):
         return payload, sign_payload(payload, at or self._clock() // 1000, secret or WEBHOOK_SECRET)
 
     async def send(self, url: str, event: Object, *, at: int | None = None) -> httpx.Response:
-        """Post an event to a webhook endpoint, as Stripe does."""
         payload, signed = self.sign(event, at=at)
         headers = {"Content-Type": "application/json", "Stripe-Signature": signed}
         async with httpx.AsyncClient(verify=False, timeout=30) as client:
@@ -273,7 +271,7 @@ class StripeDouble(StripeRecords):
                 400 if param else 404,
                 f"No such {kind}: '{id_}'",
                 code="resource_missing",
-                doc_url=f"{DOCS}/resource-missing",
+                doc_url="https://stripe.com/docs/error-codes/resource-missing",
                 param=param or kind.rpartition(".")[2],
             )
         return found

@@ -201,7 +201,6 @@ async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(serv
     assert (await served_empty.fetch_refusal("mcp", FLIPS, timeframe="1h", hours=7))[0] == 400
 
 
-PROMISED = 11_000  # Characters, as the tool's description promises.
 SAID = {"+": "bullish", "-": "bearish", "=": "neutral"}
 NAMES = dict(zip("TBRCELP", INDICATOR_IDS, strict=True))
 Cells = dict[tuple[str, str, str], str]

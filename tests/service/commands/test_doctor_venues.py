@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import date
 from pathlib import Path
 
@@ -60,7 +60,6 @@ WRONG_KEY = {"alpaca_secret_key": "not-the-secret"}
 KEY_SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 
 Harm = Callable[[VenuesDouble], object]
-Expected = Mapping[str, Sequence[str]]
 
 
 @pytest.fixture

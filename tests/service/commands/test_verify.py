@@ -88,7 +88,7 @@ async def test_a_time_is_read_in_every_form_that_the_feed_accepts(run):
 async def test_a_changed_row_is_printed_with_both_checkpoints(run, log, tmp_path):
     await run()
     seen = log.checkpoint
-    log.find(3)["price"] = 1.5
+    log.rows[3]["price"] = 1.5
     log.publish(make_row(12))
     status, lines = await run()
     assert status == 1

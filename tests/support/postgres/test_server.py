@@ -19,7 +19,6 @@ from tests.support.postgres.server import (
 
 pytestmark = pytest.mark.clause("tests")
 
-TABLES = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
 RUN = """
 import os, sys
 from pathlib import Path
