@@ -12,7 +12,7 @@ import pytest
 import rfc8785
 from hypothesis import given, strategies as st
 
-from tests.doubles.published_log import PublishedLog, make_row
+from tests.doubles.published_log import PublishedLog
 from verifier.notes import LOG_KEY, Checkpoint, VerifierKey
 from verifier.record import Record, RecordedRow, Run
 from verifier.report import VerifyError
@@ -28,13 +28,6 @@ from verifier.served_rows import (
 pytestmark = pytest.mark.clause("verify")
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def log(tmp_path):
-    log = PublishedLog(tmp_path / "trees")
-    log.publish(*map(make_row, range(4)))
-    return log
 
 
 def save(record: Record, log: PublishedLog, *numbers: int) -> None:
