@@ -43,7 +43,17 @@ class WriteHealth:
         First test the kinds whose last write failed or is older than `max_age_s`: all callers
         together cause one test per MIN_TEST_INTERVAL_S at most.
         """
-        # If a caller gives up during a test, the next one makes it again.
+        # A caller that gives up must not end a test whose outcome others wait for.
+        await asyncio.shield(self._test_in_turn(tests, max_age_s))
+        for error in self._failures.values():
+            raise NotWritableError(str(error)) from error
+
+    async def close(self) -> None:
+        """Wait for the test in progress."""
+        async with self._testing:
+            pass
+
+    async def _test_in_turn(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:
         async with self._testing:
             now, never = self._clock(), float("-inf")
             doubtful = [
@@ -51,11 +61,11 @@ class WriteHealth:
                 for kind in tests
                 if kind in self._failures or self._succeeded_at.get(kind, never) < now - max_age_s
             ]
-            if doubtful and now - self._tested_at >= MIN_TEST_INTERVAL_S:
-                for kind in doubtful:
-                    # The engine has recorded it.
-                    with suppress(StoreError):
-                        await tests[kind]()
-                self._tested_at = now
-        for error in self._failures.values():
-            raise NotWritableError(str(error)) from error
+            if not doubtful or now - self._tested_at < MIN_TEST_INTERVAL_S:
+                return
+            for kind in doubtful:
+                # The engine has recorded it.
+                with suppress(StoreError):
+                    await tests[kind]()
+            # After the tests: those who waited for long ones do not repeat them.
+            self._tested_at = self._clock()

@@ -186,6 +186,7 @@ class PostgresEngine(Engine):
         return redact_database_url(self.url)
 
     async def close(self) -> None:
+        await self._health.close()
         await self._pool.close()
 
     async def check_writes(self, tests: Mapping[WriteKind, TestWrite], max_age_s: float) -> None:

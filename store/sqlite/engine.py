@@ -159,6 +159,7 @@ class SqliteEngine(MarketEngine):
         return engine
 
     async def close(self) -> None:
+        await self._health.close()
         self._is_closed = True
         self._direct.close()
         for reader in self._readers.values():

@@ -14,7 +14,7 @@ CREATE TABLE clock (
   market_time BIGINT NOT NULL
 );
 
--- Grows with every writing transaction, which also sends the number by NOTIFY.
+-- Grows with every writing transaction; processes poll it.
 CREATE TABLE version (
   id SMALLINT PRIMARY KEY CHECK (id = 1),
   number BIGINT NOT NULL
