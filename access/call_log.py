@@ -21,7 +21,8 @@ FLUSH_INTERVAL_S = 1.0
 # each is used more than 25 times a second.
 ROWS_PER_WRITE = 500
 KEYS_PER_WRITE = 20
-# Reached only while the store fails, or if more keys are used in a second.
+# Reached only while the store fails, or if more keys are used in a second. Their calls take up to
+# 22 MB.
 MAX_PENDING_KEYS = 1000
 # Calls that the quota guard refuses are logged, but not used up.
 REFUSED_OUTCOMES = frozenset({"rate_limited", "revoked_key", "not_provisioned"})
@@ -67,8 +68,11 @@ class CallLog:
         """Store all pending calls; return False if that fails, after which they are pending."""
         async with self._flush_lock:
             try:
-                while self._pending:
-                    await self._write_calls()
+                # Calls that come meanwhile wait for the next flush: under load this one would not
+                # reach their end.
+                keys = list(self._pending)
+                for start in range(0, len(keys), KEYS_PER_WRITE):
+                    await self._write_calls(keys[start : start + KEYS_PER_WRITE])
                 # Add the numbers of calls to the stored ones, each once.
                 counts = list(self._used.items())
                 for start in range(0, len(counts), ROWS_PER_WRITE):
@@ -86,9 +90,9 @@ class CallLog:
                 return False
         return True
 
-    async def _write_calls(self) -> None:
-        """Store the calls of some keys."""
-        batch = {key: self._pending.pop(key) for key in list(self._pending)[:KEYS_PER_WRITE]}
+    async def _write_calls(self, keys: list[bytes]) -> None:
+        """Store the calls of those of some keys that are still pending."""
+        batch = {key: self._pending.pop(key) for key in keys if key in self._pending}
         try:
             calls_by_id = {await self._find_key_id(key): calls for key, calls in batch.items()}
             await self._store.add_calls(calls_by_id, CALLS_KEPT_PER_KEY)

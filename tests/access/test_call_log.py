@@ -1,7 +1,7 @@
 """The log of calls: bounded in memory and in the store, complete after a shutdown."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,6 +121,28 @@ async def test_the_log_is_flushed_in_intervals_and_when_it_ends(
 
 
 USED = "SELECT key_id, day, tool, used FROM tool_usage ORDER BY key_id, day, tool"
+
+
+@pytest.mark.clause("18.8")
+async def test_a_flush_ends_and_counts_even_if_each_write_brings_another_call(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    write = logged.store.add_calls
+
+    async def write_while_called(calls: Mapping[int, Sequence[LoggedCall]], kept: int) -> None:
+        writes.append(sum(map(len, calls.values())))
+        if len(writes) < 9:
+            logged.add(0, len(writes))
+        await write(calls, kept)
+
+    monkeypatch.setattr(logged.store, "add_calls", write_while_called)
+    logged.add(0, 0)
+    for flushes in (1, 2):
+        assert await logged.log.flush()
+        assert writes == [1] * flushes
+    assert run_sql(logged.path, USED) == [(1, 0, "signals_get_state", 3)]
+    assert await logged.list_times(0) == [1, 0]
 
 
 @pytest.mark.clause("18.8")
