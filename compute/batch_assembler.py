@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from compute.alerts.alert_pipeline import Alert
-from compute.alerts.engines import compute_cooldown_ms
+from compute.alerts.rules import compute_cooldown_ms
 from compute.bars import NO_BARS, Times
 from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
-from compute.alerts.engines import Publisher
+from compute.alerts.rules import Publisher
 from compute.indicator_engine import hash_layout
 from compute.indicators.contract import Indicator
 from compute.stepper import (

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from compute.alerts.engines import AlertEngine, BarWithReading
+from compute.alerts.rules import AlertEngine, BarWithReading
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Prices, Series, Times
 from compute.engine_state import EngineState, PublishedTimes, build_state
 from compute.executor import OpenExecutor, open_local_executor, run_tasks

@@ -29,7 +29,7 @@ from serving.response_cache import ResponseBody
 from serving.tool import Tool
 from serving.tool_runner import ToolRunner
 from store.log_tree import HASH_BYTES, TILE_WIDTH, TileId, find_width
-from store.sql.feed_log import FeedLog
+from store.sql.transparency_log import FeedLog
 
 LOG_PATH = "/api/v1/log"
 TILE_PATH = LOG_PATH + "/tile/{path:path}"

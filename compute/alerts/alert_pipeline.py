@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.alerts.engines import (
+from compute.alerts.rules import (
     ACTIONS,
     NEVER,
     PUBLISHER_STRUCT,

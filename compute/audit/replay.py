@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert
-from compute.alerts.engines import Firing
+from compute.alerts.rules import Firing
 from compute.bars import NO_BARS, NO_FUNDING, Funding, Times
 from compute.engine_state import EngineState
 from compute.indicator_engine import hash_layout

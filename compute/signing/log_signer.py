@@ -24,7 +24,7 @@ from schemas.errors import OperatorError
 from schemas.vocabulary import Clock
 from store.log_tree import EMPTY_ROOT, HASH_BYTES, TreeError, verify_consistency
 from store.market_rows import CheckpointRow
-from store.sql.feed_log import FeedLog
+from store.sql.transparency_log import FeedLog
 from store.sqlite.database_files import sync_folder
 from store.store_errors import DamagedError
 from verifier.notes import COSIGNER_KEY, LOG_KEY, SIGNATURE_PREFIX, VerifierKey

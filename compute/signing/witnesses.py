@@ -20,7 +20,7 @@ import structlog
 from schemas.errors import OperatorError
 from store.failure_log import FailureLog
 from store.market_rows import CheckpointRow
-from store.sql.feed_log import FeedLog
+from store.sql.transparency_log import FeedLog
 from store.store_errors import StoreError
 from verifier.notes import (
     Checkpoint,

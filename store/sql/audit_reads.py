@@ -12,9 +12,9 @@ from store.log_tree import TileId
 from store.market_rows import CarryRow, CheckpointRow, CommitRow, EpochRow, ReadingRow
 from store.sql import market_statements as statements
 from store.sql.database import Database, Lane, MarketEngine, Row, fetch_value
-from store.sql.feed_log import load_checkpoint
 from store.sql.market_reads import SELECT_READINGS, decode_cell, load_last_number
 from store.sql.market_writes import load_context, load_facts, parse_fact_time
+from store.sql.transparency_log import load_checkpoint
 from store.store_errors import DamagedError
 
 ROWS_PER_READ = 20_000

@@ -38,9 +38,9 @@ from store.sql import (
 )
 from store.sql.audit_reads import AuditReads
 from store.sql.database import Database, Lane, MarketEngine, Row, fetch_value
-from store.sql.feed_log import FeedLog
 from store.sql.ledger_reads import LedgerReads
 from store.sql.operations_figures import MarketOperations
+from store.sql.transparency_log import FeedLog
 from store.store_errors import StoreError
 from store.write_health import TestWrite, WriteKind
 

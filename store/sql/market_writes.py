@@ -23,8 +23,8 @@ from store.digest import (
 )
 from store.market_rows import Batch, SourceRow
 from store.sql.database import Database
-from store.sql.feed_log import LEAVES_PER_APPEND, append_leaves
 from store.sql.market_reads import load_last_created_at, load_market_time, load_sources
+from store.sql.transparency_log import LEAVES_PER_APPEND, append_leaves
 from store.store_errors import DamagedError, StoreError
 
 # Each row may change a page of its own, and the spare file of SQLite must have room for their log:

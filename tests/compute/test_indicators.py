@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from compute.alerts.engines import AlertEngine, BarWithReading
+from compute.alerts.rules import AlertEngine, BarWithReading
 from compute.bars import MAX_PRICE, MIN_VALUE
 from compute.indicator_engine import StepFunction
 from compute.indicators.contract import NO_READING, WARMUP, Bar, Carry, Indicator

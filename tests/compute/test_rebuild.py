@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compute import hourly_pipeline as runs_module
-from compute.alerts.engines import PUBLISHER_STRUCT
+from compute.alerts.rules import PUBLISHER_STRUCT
 from compute.audit.audit import Report, audit_market
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.hourly_pipeline import HourlyPipeline

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compute.alerts import engines
+from compute.alerts import rules
 from compute.indicators import contract
 from compute.indicators.contract import Bar, Indicator
 from compute.indicators.registry import INDICATORS
@@ -381,7 +381,7 @@ def test_the_warm_up_and_the_zero_divisor_are_those_of_the_code() -> None:
 def test_the_section_of_the_alert_engines_has_their_actions_stop_and_cooldown() -> None:
     text = SECTIONS["The alert engines"]
     assert all(f"`{action}`" in text for action in CURRENT_ACTIONS)
-    assert f"{engines.STOP_ATRS:.0f} ATR({engines.ATR_PERIOD})" in text
+    assert f"{rules.STOP_ATRS:.0f} ATR({rules.ATR_PERIOD})" in text
     hours = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S["4h"] // 3600
     days = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S["1d"] // 86_400
     expected = f"per {COOLDOWN_CANDLES} candles: {hours} hours on 4h, {days} days on 1d"

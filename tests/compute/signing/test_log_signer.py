@@ -27,7 +27,7 @@ from compute.signing.log_signer import (
 from store.log_tree import EMPTY_ROOT
 from store.market_rows import CheckpointRow
 from store.sql.market_store import MarketStore
-from tests.store.sql.test_feed_log import commit_rows, forget_log
+from tests.store.sql.test_transparency_log import commit_rows, forget_log
 from tests.support.store_homes import HomeFactory, StoreHome, open_and_close
 
 pytestmark = pytest.mark.clause("proof")

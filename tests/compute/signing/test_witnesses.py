@@ -22,7 +22,7 @@ from compute.signing.witnesses import (
 from store.market_rows import CheckpointRow
 from store.sql.market_store import MarketStore
 from tests.doubles.witness import WitnessDouble, open_witness
-from tests.store.sql.test_feed_log import commit_rows
+from tests.store.sql.test_transparency_log import commit_rows
 from tests.support.signals_command import drop_requests
 from tests.support.store_homes import StoreHome, open_and_close
 from verifier.notes import VerifierKey

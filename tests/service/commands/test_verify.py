@@ -17,9 +17,9 @@ from schemas.errors import OperatorError
 from service.commands.verify import find_verify_folder, verify_service
 from service.commands.witness import Witness as LogWitness, build_app, run_witness
 from service.processes.lifecycle import lock_file
-from store.sql.feed_log import FeedLog
+from store.sql.transparency_log import FeedLog
 from tests.doubles.published_log import API_KEY, PublishedLog, make_row, serve_log
-from tests.store.sql.test_feed_log import commit_rows
+from tests.store.sql.test_transparency_log import commit_rows
 from tests.support.row_builders import NOW
 from tests.support.running_service import open_loopback_socket, run_app
 from tests.support.signals_command import run_signals

@@ -26,7 +26,7 @@ from store.opening import open_sqlite_access, open_sqlite_market
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.doubles.witness import open_witness
 from tests.service.commands.test_cli import only_line, write_bars
-from tests.store.sql.test_feed_log import commit_rows
+from tests.store.sql.test_transparency_log import commit_rows
 from tests.support.running_service import ManualClock
 from tests.support.signals_command import (
     build_environment,

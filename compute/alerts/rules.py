@@ -1,4 +1,4 @@
-"""The alert engine and its publisher: from readings to LONG, SHORT and CLOSE, and when they go out.
+"""The rules of alerts: from readings to LONG, SHORT and CLOSE, and when they go out.
 
 One step function serves all engines at once, as an indicator's serves all assets. Hours are the
 nominal hours of runs in epoch seconds; times of publication are epoch ms. The rules are in

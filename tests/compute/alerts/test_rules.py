@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading, Firing, Publisher
+from compute.alerts.rules import ACTIONS, AlertEngine, BarWithReading, Firing, Publisher
 from compute.audit.audit import audit_market
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import keep_cooldowns
