@@ -22,7 +22,7 @@ from schemas.vocabulary import (
     Timeframe,
     find_latest_run,
 )
-from serving.ledger import Ledger, Readings, unpack
+from serving.feed_ledger import Ledger, Readings, unpack
 from serving.prices import Prices
 from serving.snapshot import build_snapshot
 from serving.snapshot_cache import SnapshotCache

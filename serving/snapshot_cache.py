@@ -13,7 +13,7 @@ from store.market_rows import StoredSnapshot
 from store.store_errors import StoreError
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
-    from serving.ledger import Ledger
+    from serving.feed_ledger import Ledger
     from store.sql.market_store import MarketStore
 
 log = structlog.get_logger("feed")
@@ -124,7 +124,7 @@ class SnapshotCache:
 
     async def _load_ledger(self, until: int, *, is_commit: bool = False) -> "Ledger":
         """Return a ledger with all rows up to a time, reading the rest if it lacks some."""
-        from serving.ledger import read_ledger
+        from serving.feed_ledger import read_ledger
 
         async with self._ledger_lock:
             if self._ledger is None or self._ledger.last_at < until or is_commit:

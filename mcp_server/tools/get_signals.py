@@ -44,7 +44,7 @@ from serving.tool import Tool
 from store.market_rows import AlertRow, FeedRow
 
 if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
-    from serving.ledger import Ledger
+    from serving.feed_ledger import Ledger
 
 MAX_FEEDS = 256
 PAGE_TEMPLATE = b'{"signals":[%b],%b"pagination":%b,"meta":%b}'

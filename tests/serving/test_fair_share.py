@@ -28,8 +28,8 @@ from serving.fair_share import (
     KeysFirstMiddleware,
     Turns,
 )
+from serving.feed_ledger import Readings
 from serving.http import IS_KEY_LIVE, ON_DISCONNECT_KEY
-from serving.ledger import Readings
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import MarketEngine
 from tests.access.test_quota_transports import Called, call as call_tool

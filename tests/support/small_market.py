@@ -20,7 +20,7 @@ from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
-from serving.ledger import read_ledger
+from serving.feed_ledger import read_ledger
 from serving.signal_rows import FeedQuery
 from store.market_rows import FeedRow, StoredSnapshot
 from store.opening import open_sqlite_market

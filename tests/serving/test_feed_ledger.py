@@ -18,8 +18,8 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     Direction,
 )
-from serving import ledger as ledger_module
-from serving.ledger import Ledger, read_ledger
+from serving import feed_ledger as ledger_module
+from serving.feed_ledger import Ledger, read_ledger
 from serving.signal_rows import FeedQuery, build_signal
 from serving.snapshot import build_snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow, LastChange
