@@ -231,8 +231,7 @@ async def test_creating_and_revoking_keys_in_turn_is_limited(
     for number in range(1, MAX_NEW_KEYS_PER_DAY):
         counter.shop.clock.now += 1
         await counter.members.create(MINE, membership, f"key {number}")
-        key_id = (await counter.get_plan()).live_keys[-1].id
-        await counter.members.revoke(MINE, membership, key_id)
+        await counter.members.revoke(MINE, membership, (await counter.get_plan()).live_keys[-1].id)
     await assert_refused(counter.members.create(MINE, membership, "one more"), 409, "10 new ones")
     labels = [held.label for held in (await counter.get_plan()).ended_keys]
     assert labels == ["key 9", "key 8", "key 7", "key 6", "key 5"]

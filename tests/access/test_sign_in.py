@@ -145,8 +145,7 @@ async def test_a_buyer_without_a_key_is_mailed_a_link_and_not_the_opener_of_the_
     await door.shop.open_checkout(contact_email="Late@example.com")
     for payer, mailed in ((None, []), ("payer@example.com", []), ("LATE@example.com", None)):
         if payer:
-            paid = SettledPayment("sub_2", "cus_2", payer)
-            door.billing.payments["cs_2"] = paid
+            door.billing.payments["cs_2"] = SettledPayment("sub_2", "cus_2", payer)
         mails = await door.request_mails("late@example.com")
         assert [mail["To"] for mail in mails] == ([payer] if mailed is None else mailed)
         door.shop.clock.now += MAIL_LIMIT.window_s * 1000

@@ -134,8 +134,7 @@ async def test_a_host_that_has_only_the_bundle_calls_every_tool(served, tmp_path
     host = StdioServerParameters(command=command, args=arguments, env=env)
     with (tmp_path / "stderr").open("w") as errlog:
         async with Client(stdio_client(host, errlog=errlog), read_timeout_seconds=60) as client:
-            listed = await client.list_tools()
-            assert [tool.name for tool in listed.tools] == list(TOOLS_BY_NAME)
+            assert [tool.name for tool in (await client.list_tools()).tools] == list(TOOLS_BY_NAME)
             for tool in TOOLS_BY_NAME:
                 assert (await client.call_tool(tool, {})).is_error is False
             refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})

@@ -79,8 +79,7 @@ async def test_a_host_with_views_finds_one_for_state_and_one_for_flips(
     served: RunningService, host: Host
 ) -> None:
     tools = {tool["name"]: tool for tool in (await host.send("tools/list"))["result"]["tools"]}
-    drawing = tools.pop(DRAW)
-    assert drawing["_meta"] == {"ui": {"visibility": ["app"]}}
+    assert tools.pop(DRAW)["_meta"] == {"ui": {"visibility": ["app"]}}
     named = {name: tool.get("_meta", {}).pop("ui", None) for name, tool in tools.items()}
     shown = {name: ui["resourceUri"] for name, ui in named.items() if ui}
     assert shown == {"signals_get_state": CHART, "signals_get_flips": BOARD}
@@ -182,8 +181,7 @@ class Fragment(Page):
     def __init__(self, result: dict[str, Any]) -> None:
         assert result["isError"] is False, result
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
-        text = result["structuredContent"]["html"]
-        super().__init__(type("Answer", (), {"text": text})())
+        super().__init__(type("Answer", (), {"text": result["structuredContent"]["html"]})())
 
 
 @pytest.mark.clause("4.14.27")

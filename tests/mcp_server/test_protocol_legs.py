@@ -103,8 +103,7 @@ async def test_listings_may_be_cached_until_the_next_hourly_run(served_alone, no
 async def test_both_legs_list_the_same_tools_for_every_caller(served):
     body, headers = build_request(LIST)
     listed = (await send(served, body, headers)).json()["result"]
-    with_key = (await send(served, body, headers | served.key_headers)).json()["result"]
-    assert listed == with_key
+    assert listed == (await send(served, body, headers | served.key_headers)).json()["result"]
     assert set(listed) == {"resultType", "ttlMs", "cacheScope", "tools"}
     assert listed["tools"] == (await served.rpc(LIST))["result"]["tools"]
 
@@ -208,8 +207,7 @@ async def test_a_request_that_breaks_a_rule_is_refused(served, method, params, c
 @pytest.mark.parametrize("name", ["MCP-Protocol-Version", "Mcp-Method", "Mcp-Name"])
 async def test_a_header_that_is_sent_twice_is_a_mismatch(served, name):
     body, headers = build_request(CALL, NAME)
-    sent = [*headers.items(), (name, headers[name.lower()])]
-    response = await send(served, body, sent)
+    response = await send(served, body, [*headers.items(), (name, headers[name.lower()])])
     assert (response.status_code, response.json()["error"]["code"]) == (400, -32020)
     assert f"{name.lower()} must be sent once" in response.json()["error"]["message"]
 
@@ -284,8 +282,7 @@ async def test_notifications_sessions_and_other_methods_are_treated_as_in_older_
     for method in ("GET", "DELETE"):
         refused = await served.client.request(method, "/api/v1/mcp", headers=headers)
         assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
-    foreign = await send_modern(served, LIST, origin="https://example.com")
-    assert foreign.status_code == 403
+    assert (await send_modern(served, LIST, origin="https://example.com")).status_code == 403
 
 
 @pytest.mark.clause("4.15.9")
@@ -379,8 +376,7 @@ def decide(headers: list[tuple[str, str]], body: dict[str, Any]) -> tuple[str, A
             return "legacy", None
         check_modern_request(message, read_headers(scope), scope, {CALL: "name"})
     except RpcError as error:
-        refused = "unserved" if error.status == 400 else "modern"
-        return refused, (error.code, error.data)
+        return ("unserved" if error.status == 400 else "modern"), (error.code, error.data)
     assert leg is MODERN
     return "modern", None
 

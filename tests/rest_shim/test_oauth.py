@@ -201,8 +201,7 @@ async def test_a_bad_exchange_is_refused_and_spends_no_code(
     host: HandClient, changed: dict[str, str | None], status: int, error: str
 ) -> None:
     code = await host.get_code()
-    sent = {"code": code, **changed}
-    check_refused(await host.exchange(**sent), status, error)
+    check_refused(await host.exchange(**{"code": code, **changed}), status, error)
     other = await register(host.served, name="Other")
     check_refused(await other.exchange(code), 400, "invalid_grant")
     assert (await host.exchange(code)).status_code == 200

@@ -149,8 +149,7 @@ def test_component_names_are_of_the_allowed_letters():
 
 def test_operations_are_named_once_tagged_and_described():
     operations = list(DOCUMENT.operations())
-    names = Counter(operation["operationId"] for _, _, operation in operations)
-    assert set(names.values()) == {1}
+    assert set(Counter(operation["operationId"] for _, _, operation in operations).values()) == {1}
     tags = {tag["name"] for tag in DOCUMENT.content["tags"]}
     assert {tag for _, _, operation in operations for tag in operation["tags"]} == tags
     for _, path, operation in operations:
@@ -185,8 +184,7 @@ def test_every_object_has_only_the_fields_of_its_kind():
 @pytest.mark.clause("4.11.7", "7.9")
 @pytest.mark.parametrize(("operation", "statuses"), SPECIFIED.items(), ids=map(" ".join, SPECIFIED))
 def test_every_status_of_the_specification_is_listed(operation, statuses):
-    listed = DOCUMENT.operation(*operation)["responses"]
-    assert statuses <= {int(status) for status in listed}
+    assert statuses <= {int(status) for status in DOCUMENT.operation(*operation)["responses"]}
 
 
 def test_every_error_is_the_error_object_except_for_protocol_errors():
@@ -300,8 +298,7 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
 
 
 async def test_a_program_that_sends_every_example_gets_an_answer(served_alone):
-    document = await fetch_document(served_alone)
-    for method, path, operation in document.operations():
+    for method, path, operation in (await fetch_document(served_alone)).operations():
         if method == "GET" and path != f"/api/v1{PROOF_PATH}":
             sent = {p["name"]: p["example"] for p in operation.get("parameters", [])}
             answer = await served_alone.client.get(

@@ -293,8 +293,7 @@ def test_there_are_148_names() -> None:
 @pytest.mark.parametrize("text", NAMES)
 def test_a_name_leads_to_its_asset_or_to_none_and_says_its_name(text: str) -> None:
     meant = NAMES[text]
-    expected = [] if meant is None else [(meant, ASSETS[meant].name)]
-    assert find_hinted(explain(text)) == expected
+    assert find_hinted(explain(text)) == ([] if meant is None else [(meant, ASSETS[meant].name)])
 
 
 @pytest.mark.clause("7.38", "7.39")

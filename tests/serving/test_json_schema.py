@@ -173,8 +173,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return a result with the fields filled in that are empty here, so that all are tested."""
     meta = answer["meta"]
     if tool not in ("signals_get_catalog", "signals_get_usage"):
-        named = ("ended_assets", "building_assets", "removed_assets")
-        meta |= {key: ["XAU"] for key in named}
+        meta |= {key: ["XAU"] for key in ("ended_assets", "building_assets", "removed_assets")}
         meta |= {"missing_bars": {"XAU": 2}, "late_assets": {"ETH": ["1d"]}, "stale": True}
         meta |= {"most_delay_seconds": 900, "note": "Late.", "nothing_new_before": meta["as_of"]}
     if tool in LINED:
@@ -262,8 +261,7 @@ def walked_schemas(schema: Any) -> Iterator[dict[str, Any]]:
     if isinstance(schema, dict):
         yield schema
         for key, part in schema.items():
-            is_named = key == "properties"
-            yield from walked_schemas(list(part.values()) if is_named else part)
+            yield from walked_schemas(list(part.values()) if key == "properties" else part)
 
 
 @pytest.mark.clause("9.21")

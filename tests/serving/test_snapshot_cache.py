@@ -109,8 +109,7 @@ async def test_a_checkpoint_of_the_log_keeps_the_snapshot_and_its_cached_respons
 async def test_every_instant_of_a_run_has_the_same_snapshot(counting):
     boards = SnapshotCache(counting)
     run = NOON - 5 * HOUR_MS  # Inside a nominal batch of many runs.
-    instants = [run, run + 1, run + 17, run + HOUR_MS - 1]
-    held = [await boards.snapshot_at(at) for at in instants]
+    held = [await boards.snapshot_at(at) for at in [run, run + 1, run + 17, run + HOUR_MS - 1]]
     assert all(board == held[0] for board in held)
     assert {*counting.rebuilt} == {PastKey(None, run, run + HOUR_MS - 1)}
     assert await boards.snapshot_at(run - 1) != held[0]
@@ -299,8 +298,7 @@ def check_confluence(answer: dict[str, Any]) -> None:
     assert agree == (
         len([a for a in COVERED if "4h" in a.timeframes]) if reading == "bullish" else 0
     )
-    votes = {vote for result in answer["results"] for vote in result["votes"].values()}
-    assert votes <= {reading}
+    assert {vote for result in answer["results"] for vote in result["votes"].values()} <= {reading}
 
 
 def check_flips(answer: dict[str, Any]) -> None:

@@ -630,8 +630,7 @@ def set_status(status: Any) -> Step:
 
 
 def pay_month(shop: StripeShop, bought: Purchase) -> object:
-    customer = shop.stripe.objects[bought.subscription]["customer"]
-    return shop.stripe.add_charge(customer, 129_00)
+    return shop.stripe.add_charge(shop.stripe.objects[bought.subscription]["customer"], 129_00)
 
 
 def win_dispute(shop: StripeShop, bought: Purchase) -> object:

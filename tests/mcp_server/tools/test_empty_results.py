@@ -180,8 +180,7 @@ async def test_readings_that_began_after_as_of_say_so(with_new, transport):
 @pytest.fixture
 async def recorded(tmp_path: Path) -> AsyncIterator[RunningService]:
     """A finished recording in which XAU ended in 2013."""
-    published = cover("recorded", NOON, XAU=NOON - 4900 * DAY_MS)
-    async with run_service(tmp_path, published) as running:
+    async with run_service(tmp_path, cover("recorded", NOON, XAU=NOON - 4900 * DAY_MS)) as running:
         yield running
 
 

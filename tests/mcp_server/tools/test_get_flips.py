@@ -242,8 +242,7 @@ async def test_an_unpublished_change_or_a_first_reading_is_not_a_flip(served, tr
         ("ETH", "llnr", 1, -1),
     )
     hidden[2] = hidden[2]._replace(published=False)
-    first = row(END - 9, "XAU", "llnr", 1, -1)._replace(before=None)
-    await commit(served, [first, *hidden])
+    await commit(served, [row(END - 9, "XAU", "llnr", 1, -1)._replace(before=None), *hidden])
     assert cells(await served.fetch_answer(transport, FLIPS)) == {"ETH": ["llnr"]}
 
 
@@ -398,8 +397,7 @@ TURNED = st.tuples(
 )
 def test_grouping_equals_an_independent_implementation(turned, direction):
     rows = turns(*((ticker, id_, *readings) for ticker, id_, readings in turned))
-    board = seeded_board()
-    groups = group_flips(select_newest_changes(reversed(rows)), direction, board)
+    groups = group_flips(select_newest_changes(reversed(rows)), direction, seeded_board())
     assert [group.model_dump(by_alias=True) for group in groups] == modelled(plain(rows), direction)
 
 
@@ -431,8 +429,7 @@ async def test_flips_follow_from_the_feed(served, transport, seed):
     ]
     await commit(served, rows)
     for timeframe, hours in (("4h", 6), ("4h", 24), ("1d", 12)):
-        since = format_instant(END - hours * HOUR_MS)
-        feed = await fed(served, transport, since, timeframe)
+        feed = await fed(served, transport, format_instant(END - hours * HOUR_MS), timeframe)
         assert len(feed) > 10
         for direction in ("all", "bullish", "bearish"):
             requested = {"timeframe": timeframe, "hours": hours, "direction": direction}
@@ -452,8 +449,7 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
     ]
     await publish_assets(served, *assets)
     turned = [(asset.ticker, id_, -1, 1) for asset in assets for id_ in LOGGED]
-    prices = [one._replace(price=12345.67) for one in turns(*turned)]
-    await commit(served, prices)
+    await commit(served, [one._replace(price=12345.67) for one in turns(*turned)])
     answer = await served.fetch_answer("mcp", FLIPS)
     assert (answer["counts"], answer["capped"]) == ({"groups": 251, "flips": 1506}, False)
     text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)

@@ -472,8 +472,7 @@ async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(ale
     assert {(row["transition"], row["change_type"]) for row in alerts} == {(None, None)}
     assert {row["tier"] for row in universe} == {"universe"}
     assert {row["action"] for row in universe} == {None}
-    merged = sorted([*universe, *alerts], key=lambda row: row["created_at"], reverse=True)
-    assert both == merged
+    assert both == sorted([*universe, *alerts], key=lambda row: row["created_at"], reverse=True)
     assert [row["tier"] for row in both][:7] == [
         *["alerts"] * 3,
         "universe",
@@ -524,8 +523,7 @@ async def test_pages_are_the_whole_feed_and_polling_with_any_row_gives_the_newer
     more = [page["pagination"]["has_more"] for page in pages]
     assert more == [True] * (len(whole) // 4) + [False] * (len(pages) - len(whole) // 4)
     for n, row in enumerate(whole):
-        since = row["created_at"]
-        assert await feed(alerted, transport, tier=tier, since=since) == whole[:n]
+        assert await feed(alerted, transport, tier=tier, since=row["created_at"]) == whole[:n]
 
 
 @pytest.mark.clause("8.39", "8.40")

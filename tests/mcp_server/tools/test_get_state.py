@@ -254,8 +254,7 @@ async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
 @pytest.mark.clause("2.4.2", "2.4.10")
 @pytest.mark.prove
 async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
-    snapshots = SnapshotCache(whole)
-    context = Context(snapshots, "http://x", "http://x", lambda: NOON + HOUR_MS, None, 1)
+    context = Context(SnapshotCache(whole), "http://x", "http://x", lambda: NOON + HOUR_MS, None, 1)
     full, short = [
         json.loads((await get_state(query, context)).model_dump_json())
         for query in (StateQuery(**filters, view=view) for view in ("full", "lines"))
@@ -316,8 +315,7 @@ async def moved(home: StoreHome) -> AsyncIterator[RunningService]:
         past = [bar._replace(open_time=bar.open_time - HOUR_S) for bar in btc]
         stock = make_hours("NVDA", [10.0], LAST_CLOSE - 20 * HOUR_S)
         await commit(served, 2, make_turn(2, 100.0, -1, 1), bars=[*past[:3], *stock])
-        perpkit = make_turn(1, 110.0, 0, 1, indicator="perpkit")
-        await commit(served, 1, perpkit, bars=[past[3]])
+        await commit(served, 1, make_turn(1, 110.0, 0, 1, indicator="perpkit"), bars=[past[3]])
         await commit(served, 0, make_turn(0, 120.0, 0, -1), bars=make_hours("BTC", [120.0]))
         yield served
 

@@ -112,8 +112,7 @@ async def test_pruning_keeps_each_keys_last_day_of_use_and_recent_rows(
     for at in (10, 20):
         await access.mark_event_handled(f"evt_{at}", at)
         await access.record_attempt("checkout", [AttemptLimit("192.0.2.1", 5)], at, 100)
-        email = f"{at}@example.com"
-        row = replace(REQUEST, contact_email=email, created_at=5, updated_at=at)
+        row = replace(REQUEST, contact_email=f"{at}@example.com", created_at=5, updated_at=at)
         await access.put_access_request(row, 9)
     cutoffs = replace(NO_CUTOFFS, usage=8 * DAY_MS, events=20, attempts=20, access_requests=20)
     assert await access.prune(cutoffs) == 5

@@ -188,8 +188,7 @@ async def count_everywhere(
         group = CallGroup(key_hash, now // DAY_MS, calls, now)
         (decided,) = await access.count_calls([group], None, DAILY_LIMIT)
         assert (decided.counted > 0) <= held.works_at(now)
-        chain = did.chain_by_id.get(held.id, held.id)
-        did.calls[chain, now // DAY_MS] += decided.counted
+        did.calls[did.chain_by_id.get(held.id, held.id), now // DAY_MS] += decided.counted
 
 
 async def assert_within_limits(access: AccessStore, did: Chains, membership: int, now: int) -> None:

@@ -94,8 +94,7 @@ async def test_the_state_of_an_instant_follows_from_all_commits_by_then(
     for batch in batches:
         await market.commit(batch)
     held = await load_past(market, batches[-1].written_at or 0)
-    reading = held.readings["BTC"]["enzo"]["1h"]
-    assert (held.market_time, held.last_created_at, reading) == expected
+    assert (held.market_time, held.last_created_at, held.readings["BTC"]["enzo"]["1h"]) == expected
 
 
 async def test_history_starts_with_the_later_of_feed_and_first_commit(market: MarketStore) -> None:

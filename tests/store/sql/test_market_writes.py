@@ -310,8 +310,7 @@ async def test_prune_keeps_the_newest_old_row_of_each_cell(market: MarketStore) 
     young = [make_change(EDGE), make_change(NOW)]
     await market.commit(make_batch(NOW, changes=[*old, *young]))
     assert await market.prune() == 2
-    expected = [EDGE - 8, EDGE - 7, EDGE - 5, EDGE - 1, EDGE, NOW]
-    assert await load_created_at(market) == expected
+    assert await load_created_at(market) == [EDGE - 8, EDGE - 7, EDGE - 5, EDGE - 1, EDGE, NOW]
     assert await market.prune() == 0
     assert (await market.progress()).pruned_before == EDGE
 

@@ -255,8 +255,7 @@ async def test_durability_settings_apply_inside_the_transaction(access: AccessSt
             for name in ("foreign_keys", "recursive_triggers"):
                 assert await fetch_value(db, f"PRAGMA {name}") == 1
     for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
-        statement = f"PRAGMA {pragma}"
-        assert [tuple(row) for row in await connections.count(statement)] == [(value,)]
+        assert [tuple(row) for row in await connections.count(f"PRAGMA {pragma}")] == [(value,)]
 
 
 @pytest.mark.clause("access")
