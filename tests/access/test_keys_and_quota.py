@@ -320,8 +320,7 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
         assert isinstance(admitted, Caller)
         assert isinstance(refused, ApiError)
         assert admitted.quota.resets_at == resets_at
-        assert refused.quota == admitted.quota
-        assert refused.retry_after_s == retry_after_s
+        assert (refused.quota, refused.retry_after_s) == (admitted.quota, retry_after_s)
     assert await load_usage(home) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
 
 

@@ -449,8 +449,7 @@ async def test_only_valid_bodies_count_as_attempts(
 @pytest.mark.clause("4.11.4", "5.12", "5.14", "5.15", "7.6", "7.7", "8.47", "8.48")
 def test_the_purchase_flow_names_absolute_addresses_and_prices() -> None:
     flow = describe_purchase("https://signals.example/")
-    assert flow.plan == "premium"
-    assert flow.price_usd == {"monthly": 129, "yearly": 1199}
+    assert (flow.plan, flow.price_usd) == ("premium", {"monthly": 129, "yearly": 1199})
     checkout, pay, claim = flow.steps
     assert checkout.startswith("POST https://signals.example/api/v1/access/checkout")
     assert '{"contact_email": "<EMAIL>"}' in checkout

@@ -90,8 +90,7 @@ def request(method: str, params: Any = None) -> str:
 
 def test_the_manifest_asks_for_the_key_as_a_secret():
     manifest = build_manifest("https://signals.example")
-    assert manifest["manifest_version"] == "0.3"
-    assert manifest["version"] == VERSION
+    assert (manifest["manifest_version"], manifest["version"]) == ("0.3", VERSION)
     fields = manifest["user_config"]
     assert (fields["api_key"]["sensitive"], fields["api_key"]["required"]) == (True, True)
     assert fields["url"]["default"] == "https://signals.example"
@@ -104,9 +103,11 @@ def test_the_manifest_names_the_operator_and_the_policies():
     assert ours["privacy_policies"] == ["https://signals.example/legal"]
     assert "support" not in ours
     theirs = build_manifest("https://signals.example", OPERATOR)
-    assert theirs["author"] == {"name": "Example Ltd"}
-    assert theirs["privacy_policies"] == ["https://signals.example/privacy"]
-    assert theirs["support"] == "mailto:help@signals.example"
+    assert (theirs["author"], theirs["privacy_policies"], theirs["support"]) == (
+        {"name": "Example Ltd"},
+        ["https://signals.example/privacy"],
+        "mailto:help@signals.example",
+    )
     # Without an address there is no page to name.
     assert not {"homepage", "privacy_policies"} & set(build_manifest(None))
 

@@ -67,13 +67,14 @@ def remove_ids(result: dict[str, Any]) -> dict[str, Any]:
 async def test_discover_describes_the_server_and_needs_no_key(served):
     body, headers = build_request(DISCOVER)
     response = await send(served, body, headers)
-    assert response.status_code == 200
-    assert response.json()["id"] == 7
+    assert (response.status_code, response.json()["id"]) == (200, 7)
     result = response.json()["result"]
     begun = (await served.rpc("initialize"))["result"]
-    assert result["supportedVersions"] == [MODERN_VERSION]
-    assert result["capabilities"] == begun["capabilities"]
-    assert result["instructions"] == begun["instructions"]
+    assert (result["supportedVersions"], result["capabilities"], result["instructions"]) == (
+        [MODERN_VERSION],
+        begun["capabilities"],
+        begun["instructions"],
+    )
     assert result["_meta"] == {"io.modelcontextprotocol/serverInfo": begun["serverInfo"]}
 
 
@@ -265,8 +266,7 @@ async def test_an_error_never_has_the_id_null(served):
         json.dumps(body | {"id": None}).encode(),
     ):
         response = await served.post_mcp(malformed, **headers)
-        assert response.status_code == 400
-        assert set(response.json()) == {"jsonrpc", "error"}
+        assert (response.status_code, set(response.json())) == (400, {"jsonrpc", "error"})
     unknown = await served.post_mcp(b'{"jsonrpc":"1.0","id":"a","method":"tools/list"}', **headers)
     assert (unknown.status_code, unknown.json()["id"]) == (400, "a")
     assert unknown.json()["error"]["code"] == -32600

@@ -69,9 +69,11 @@ def check_canonical(served, response, status, code, *, has_quota=False, **header
     assert quota == (QUOTA if has_quota else set())
     body = response.json()
     access = {"how_to_get_access"} if code in ACCESS_CODES else set()
-    assert set(body) == {"error", "message", "docs"} | access
-    assert body["error"] == code
-    assert body["docs"] == f"{served.base_url}/api/v1"
+    assert (set(body), body["error"], body["docs"]) == (
+        {"error", "message", "docs"} | access,
+        code,
+        f"{served.base_url}/api/v1",
+    )
     assert len(body["message"]) > 20
     for name, value in headers.items():
         assert response.headers[name.replace("_", "-")] == value

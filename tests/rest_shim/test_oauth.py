@@ -115,8 +115,7 @@ async def test_a_connection_is_a_key_that_its_member_sees(
     response = await host.exchange(answer["code"])
     assert response.headers["cache-control"] == "no-store"
     tokens = response.json()
-    assert tokens["token_type"] == "Bearer"
-    assert (tokens["expires_in"], tokens["scope"]) == (3600, "read")
+    assert (tokens["token_type"], tokens["expires_in"], tokens["scope"]) == ("Bearer", 3600, "read")
     for used in (1, 2):
         result = (await host.call(tokens["access_token"])).json()["result"]
         assert result["structuredContent"]["quota"]["used_today"] == used

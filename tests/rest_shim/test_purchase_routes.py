@@ -118,8 +118,7 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
     key = {"Authorization": f"Bearer {active.json()['api_key']}"}
     usage = (await served.client.get("/api/v1/usage", headers=key)).json()
     for response, status in ((pending, 200), (active, 200), (redeemed, 409)):
-        assert response.status_code == status
-        assert response.headers["cache-control"] == "no-store"
+        assert (response.status_code, response.headers["cache-control"]) == (status, "no-store")
         document.check_response("POST", CLAIM, response)
     assert (pending.json()["status"], active.json()["status"]) == ("pending", "active")
     for response in (paid, pending, active, redeemed):
@@ -156,8 +155,7 @@ async def test_a_request_for_terms_is_201_and_its_update_200(
     sent = {**EMAIL, **{name: f"repeat this {name}" for name in names}}
     for status, said in ((201, "received"), (200, "updated")):
         response = await post(served, document, REQUEST, status, json=sent)
-        assert set(response.json()) == {"status", "message"}
-        assert response.json()["status"] == said
+        assert (set(response.json()), response.json()["status"]) == ({"status", "message"}, said)
         assert "replies by e-mail" in response.json()["message"]
         assert not [text for text in sent.values() if text in response.text]
 
@@ -481,8 +479,7 @@ async def test_the_31st_attempt_in_ten_minutes_is_429_only_on_that_route(
         email = {"contact_email": f"agent{number}@example.com"}
         assert (await served.client.post(path, json=email)).status_code == 201
     response = await post(served, document, path, 429, json=EMAIL)
-    assert response.json()["error"] == "rate_limited"
-    assert response.headers["retry-after"] == "600"
+    assert (response.json()["error"], response.headers["retry-after"]) == ("rate_limited", "600")
     (other,) = {CHECKOUT, REQUEST} - {path}
     assert (await served.client.post(other, json=EMAIL)).status_code == 201
 
@@ -558,9 +555,11 @@ PATH = "/webhooks/stripe"
 async def test_a_message_that_is_not_from_stripe_gets_the_error_body(shop: StripeShop) -> None:
     for sent in (None, {b"Stripe-Signature": b"t=1,v1=00"}, {b"Stripe-Signature": b"t=1,v1=\xff"}):
         answer = await fetch(shop.served.client, "POST", PATH, 400, content=b"{}", headers=sent)
-        assert answer.headers["Cache-Control"] == "no-store"
-        assert answer.json().keys() == {"error", "message", "docs"}
-        assert answer.json()["error"] == "invalid_parameter"
+        assert (answer.headers["Cache-Control"], answer.json().keys(), answer.json()["error"]) == (
+            "no-store",
+            {"error", "message", "docs"},
+            "invalid_parameter",
+        )
 
 
 @pytest.mark.parametrize(("size", "status"), [(256 << 10, 400), ((256 << 10) + 1, 413)])

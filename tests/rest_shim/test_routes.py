@@ -156,9 +156,11 @@ async def test_a_bad_argument_is_refused_with_the_accepted_values(
 )
 async def test_a_query_string_is_read_strictly(served, query):
     response = await served.get_api(f"/signals?{query}")
-    assert response.status_code == 400
-    assert response.json()["error"] == "invalid_parameter"
-    assert set(response.json()) == {"error", "message", "docs"}
+    assert (response.status_code, response.json()["error"], set(response.json())) == (
+        400,
+        "invalid_parameter",
+        {"error", "message", "docs"},
+    )
 
 
 @pytest.mark.clause("1.38", "7.17")

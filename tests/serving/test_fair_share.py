@@ -352,8 +352,7 @@ async def test_requests_need_no_pause_while_no_live_key_makes_calls() -> None:
     doorway = Doorway()
     for path in ("/1", "/2", "/3"):
         await doorway.send(path)
-    assert doorway.started == ["/1", "/2", "/3"]
-    assert doorway.timers.timers == []
+    assert (doorway.started, doorway.timers.timers) == (["/1", "/2", "/3"], [])
 
 
 # Requests in their order, each with its client or key, and seconds that go by in between.

@@ -184,8 +184,7 @@ def test_a_field_at_its_usual_value_is_absent():
 def test_lists_have_only_the_assets_of_the_result():
     stored = StoredSnapshot(make_coverage(), NOON, NOON, READINGS, {"ETH": ("1d",), "BTC": ("4h",)})
     fields = build_freshness(build_snapshot(stored), NOON, timeframe="4h", tickers={"BTC"})
-    assert fields["late_assets"] == {"BTC": ["4h"]}
-    assert fields["removed_assets"] == []
+    assert (fields["late_assets"], fields["removed_assets"]) == ({"BTC": ["4h"]}, [])
 
 
 @pytest.mark.parametrize(("source", "has_past"), [("simulated", True), ("live", False)])

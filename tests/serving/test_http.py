@@ -34,8 +34,7 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 async def test_an_unknown_protocol_version_is_refused_with_those_supported(served):
     for message in (PING, {"jsonrpc": "2.0", "method": "notifications/initialized"}):
         response = await served.post_mcp(message, mcp_protocol_version="1999-01-01")
-        assert response.status_code == 400
-        assert response.headers["content-type"] == "application/json"
+        assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
         answer = response.json()
         assert set(answer) == {"jsonrpc", "id", "error"}
         assert (answer["id"], answer["error"]["code"]) == (message.get("id"), -32602)

@@ -110,8 +110,7 @@ async def test_a_longer_bar_shows_once_readings_have_stepped_on_it(store: Market
         volumes=[40.0, 40.0],
     )
     days = await prices.load_bars("BTC", "1d", 0)
-    assert get_closes(days) == [(60, 964.0), (36, 988.0)]
-    assert days.volumes == [240.0, 240.0]
+    assert (get_closes(days), days.volumes) == ([(60, 964.0), (36, 988.0)], [240.0, 240.0])
     again = make_stepped("BTC", LAST_CLOSE, LAST_CLOSE - 12 * HOUR_S)
     await commit(store, [], hour=1, carries=again)
     columns = await prices.load_bars("BTC", "4h", (LAST_CLOSE - 13 * HOUR_S) * 1000)

@@ -184,9 +184,11 @@ ROWS = st.builds(
 @given(st.lists(ROWS))
 def test_rows_are_read_back_from_columns_whole_and_in_slices(rows: list[ChangeRow]):
     table = ChangeTable.from_rows(rows)
-    assert list(table) == rows
-    assert len(table) == len(rows)
-    assert list(table.select(slice(1, -1))) == rows[1:-1]
+    assert (list(table), len(table), list(table.select(slice(1, -1)))) == (
+        rows,
+        len(rows),
+        rows[1:-1],
+    )
     assert ChangeTable.from_rows(table) is table
 
 

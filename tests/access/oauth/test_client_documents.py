@@ -78,8 +78,7 @@ async def test_a_document_describes_its_client(
     documents: ClientDocuments, host: DocumentHost
 ) -> None:
     metadata = await documents.get(CLIENT_ID)
-    assert metadata.name == "A client"
-    assert metadata.redirect_uris == tuple(DOCUMENT["redirect_uris"])
+    assert (metadata.name, metadata.redirect_uris) == ("A client", tuple(DOCUMENT["redirect_uris"]))
     (head,) = host.requests
     assert head.startswith("GET /client.json HTTP/1.1\r\n")
     assert f"\r\nHost: {HOST}\r\n" in head
@@ -330,8 +329,7 @@ async def test_the_address_that_was_checked_is_connected_to(
 ) -> None:
     await documents.get(CLIENT_ID)
     # A name that changes between check and connection would be looked up a second time.
-    assert host.lookups == [HOST]
-    assert host.connections == [(PUBLIC_ADDRESSES[0], None)]
+    assert (host.lookups, host.connections) == ([HOST], [(PUBLIC_ADDRESSES[0], None)])
     host.addresses[HOST] = ["127.0.0.1"]
     clock.now += TTL_S * 1000
     await fetch_refusal(documents)

@@ -453,9 +453,11 @@ async def test_the_view_tickers_has_the_names_and_classes_of_all_assets(tmp_path
     assert len(listed) == 251
     assert len(to_json(short)) < 4_000
     followed = [one["ticker"] for one in whole["coverage"]["assets"] if one["alerts"]]
-    assert short["note"] == f"All listed are covered. With alerts: {', '.join(followed)}."
-    assert short["assets"] == whole["assets"] | {"list": []}
-    assert short["indicators"] == []
+    assert (short["note"], short["assets"], short["indicators"]) == (
+        f"All listed are covered. With alerts: {', '.join(followed)}.",
+        whole["assets"] | {"list": []},
+        [],
+    )
     assert short.keys() == {
         *("generated_at", "note", "assets", "tickers", "timeframes", "indicators", "meta")
     }

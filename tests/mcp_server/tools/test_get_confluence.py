@@ -79,8 +79,7 @@ async def test_the_legacy_key_votes_like_every_other_key(served, transport):
         "bearish",
         "bullish",
     )
-    assert btc["current_agree"] == 6
-    assert list(btc["votes"]) == [*INDICATOR_IDS, "dexter"]
+    assert (btc["current_agree"], list(btc["votes"])) == (6, [*INDICATOR_IDS, "dexter"])
 
 
 @pytest.mark.clause("2.5.7", "4.8.7")

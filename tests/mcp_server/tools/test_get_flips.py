@@ -258,9 +258,11 @@ def test_the_schema_of_a_flip_names_only_the_logged_indicators():
 async def test_the_last_changes_of_a_removed_asset_are_included(served, transport):
     await commit(served, turns(("MATIC", "enzo", 1, -1), ("ETH", "llnr", 1, -1)))
     answer = await served.fetch_answer(transport, FLIPS)
-    assert cells(answer) == {"MATIC": ["enzo"], "ETH": ["llnr"]}
-    assert answer["counts"] == {"groups": 2, "flips": 2}
-    assert answer["meta"].get("removed_assets", []) == ["MATIC"]
+    assert (cells(answer), answer["counts"], answer["meta"].get("removed_assets", [])) == (
+        {"MATIC": ["enzo"], "ETH": ["llnr"]},
+        {"groups": 2, "flips": 2},
+        ["MATIC"],
+    )
     feed = await served.fetch_answer(transport, SIGNALS, ticker="MATIC")
     assert feed["pagination"]["returned"] == 1
 

@@ -85,8 +85,7 @@ LLNR = "2026-09-30T11:03:00.001Z NVDA 1d llnr bearish>neutral 101.5"
 )
 async def test_lines_are_a_header_and_a_line_per_row(served, transport, tool, arguments, lines):
     answer = await served.fetch_answer(transport, tool, view="lines", **arguments)
-    assert answer["lines"].split("\n") == lines
-    assert answer[ROWS[tool]] == []
+    assert (answer["lines"].split("\n"), answer[ROWS[tool]]) == (lines, [])
 
 
 @pytest.mark.parametrize("tool", ROWS)
