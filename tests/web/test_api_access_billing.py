@@ -183,8 +183,7 @@ async def test_reloading_the_page_queries_the_processor_once_per_ttl(
     billed: BilledMember, says: SubscriptionStatus | None
 ) -> None:
     billed.billing.says = says
-    first = (await billed.member.get_home()).text
-    assert (await billed.member.get_home()).text == first
+    assert (await billed.member.get_home()).text == (await billed.member.get_home()).text
     assert billed.billing.asked == 1
     billed.served.clock.now += STATUS_TTL_MS
     await billed.member.get_home()

@@ -47,8 +47,7 @@ async def asset_page(
     *texts: str,
     is_member: bool = True,
 ) -> Page:
-    address = f"/assets/{ticker}?timeframe={timeframe}"
-    answer = await served.get_page(address, is_member=is_member)
+    answer = await served.get_page(f"/assets/{ticker}?timeframe={timeframe}", is_member=is_member)
     return check_page(answer, 200, TITLES[ticker.upper()], *texts)
 
 

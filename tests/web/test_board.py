@@ -244,10 +244,9 @@ async def fill(served: RunningService) -> None:
     await served.market.publish_coverage(published)
     tickers = [asset.ticker for asset in published.assets]
     for run, after, before in ((NOON - HOUR_MS, -1, None), (NOON, 1, -1)):
-        cells = itertools.product(tickers, INDICATOR_IDS)
         rows = [
             make_change(run, *cell, "4h", after, before)._replace(created_at=run + place)
-            for place, cell in enumerate(cells)
+            for place, cell in enumerate(itertools.product(tickers, INDICATOR_IDS))
         ]
         bars = [make_week(ticker) for ticker in tickers] if run == NOON else []
         await served.market.commit(replace(make_batch(run, rows), bars=bars))
@@ -356,8 +355,7 @@ async def test_members_see_the_closes_of_stored_bars(served_alone: RunningServic
     opens = closed - 3600 * np.arange(25, 0, -1)
     closes = np.array([100.0] + [99.0] * 23 + [103.0])
     bars = [BarBlock("BTC", "1h", opens, np.column_stack([closes] * 5))]
-    later = NOON + 1
-    await served_alone.market.commit(replace(make_batch(later, []), bars=bars))
+    await served_alone.market.commit(replace(make_batch(NOON + 1, []), bars=bars))
     shown = parse_board(await get_board(served_alone))
     assert shown["BTC"].items() >= {"Price": "103.00", "24 h": "+3.00%"}.items()
     assert [shown["ETH"][name] for name in ("Price", "24 h", "7 days")] == ["–", "–", "–"]
@@ -416,8 +414,7 @@ async def test_files_have_the_rows_and_the_order_of_the_page(served, query, is_m
 @pytest.mark.clause("pages")
 @pytest.mark.clause("16.6")
 async def test_a_member_stars_assets_without_a_script(served):
-    cookies = [await create_session_cookie(served.access, served.clock) for _ in range(2)]
-    ann, bob = cookies
+    ann, bob = [await create_session_cookie(served.access, served.clock) for _ in range(2)]
     led = await press(served, ann, add="btc", back="timeframe=1d&sort=asset&x=1")
     assert led == "./?timeframe=1d&sort=asset#BTC"
     assert await press(served, ann, add="XAU", back="sort=size") == "./?timeframe=4h#XAU"
@@ -448,13 +445,12 @@ async def test_only_members_forms_change_a_watchlist(served):
     assert (await served.client.post("/watchlist", data={"add": "BTC"})).status_code == 303
     page = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
     assert set(list_stars(page).values()) == {"add"}
-    token = {"form_token": page.fields["form_token"]}
     await fetch(
         served.client,
         "POST",
         "/watchlist",
         404,
-        data={"add": "BTCC", **token},
+        data={"add": "BTCC", **{"form_token": page.fields["form_token"]}},
         headers={"cookie": cookie},
     )
     former = await create_session_cookie(served.access, served.clock, is_member=False)

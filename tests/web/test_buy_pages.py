@@ -99,8 +99,7 @@ async def test_a_visitor_buys_in_the_sandbox_and_is_shown_a_key_that_works(
         "[mcp_servers.signals]",
         served.base_url,
     )
-    api_key = read_key(page)
-    assert await get_usage_status(served, api_key) == 200
+    assert await get_usage_status(served, read_key(page)) == 200
 
 
 @pytest.mark.clause("sales")

@@ -147,9 +147,8 @@ async def test_a_link_opened_in_another_browser_warns_and_approves_nothing_by_it
         await elsewhere.get(link)
         signed_in = await elsewhere.post(link)
         assert signed_in.headers["location"] == f"..{build_path(pending)}&elsewhere=1"
-        answer = await elsewhere.get(f"{build_path(pending)}&elsewhere=1")
         check_page(
-            answer,
+            await elsewhere.get(f"{build_path(pending)}&elsewhere=1"),
             200,
             CONSENT,
             "This connection was started in another browser",
@@ -307,13 +306,12 @@ async def test_a_form_of_another_session_or_site_or_without_an_action_does_nothi
 ) -> None:
     token = (await member.get_home()).fields["form_token"]
     fields = {"request": pending.id, "action": "allow", "form_token": token} | changed
-    sent = {name: value for name, value in fields.items() if value is not None}
     answer = await fetch(
         member.client,
         "POST",
         "/oauth/consent",
         400 if title.startswith("accepted") else 403,
-        data=sent,
+        data={name: value for name, value in fields.items() if value is not None},
         headers=headers,
     )
     assert title in answer.text

@@ -127,8 +127,7 @@ def test_every_text_exists_once_and_each_file_of_docs_is_a_page() -> None:
 @pytest.mark.clause("19.1")
 @pytest.mark.prove
 async def test_every_page_has_the_tree_and_its_neighbours(served: RunningService) -> None:
-    names = [link.name for link in list_page_links(sells_keys=True)]
-    assert sorted(names) == sorted(PAGE_ORDER)
+    assert sorted([link.name for link in list_page_links(sells_keys=True)]) == sorted(PAGE_ORDER)
     for place, name in enumerate(PAGE_ORDER):
         page = Page(await served.client.get(f"/docs/{name}"))
         links = page.find_all("a")
@@ -343,8 +342,7 @@ async def test_only_the_viewer_may_have_inline_styles(served: RunningService) ->
         name: (await served.client.get(f"/docs/{name}")).headers["content-security-policy"]
         for name in TITLES
     }
-    lenient = {name for name, policy in policies.items() if "unsafe" in policy}
-    assert lenient == {"rest"}
+    assert {name for name, policy in policies.items() if "unsafe" in policy} == {"rest"}
     parts = dict(part.split(" ", 1) for part in policies["rest"].split("; "))
     assert parts["style-src-attr"] == "'unsafe-inline'"
     assert "unsafe" not in parts["script-src"] + parts["style-src"]
@@ -429,8 +427,7 @@ def test_an_address_that_serves_no_oauth_names_only_the_other_endpoint() -> None
 
 
 def test_the_card_names_the_operator_and_example_prompts() -> None:
-    meta = build_server_card("https://signals.example.com", OPERATOR)["_meta"]
-    assert meta == {
+    assert build_server_card("https://signals.example.com", OPERATOR)["_meta"] == {
         "com.example.signals/operator": {
             "name": "Example Ltd",
             "contact": "help@signals.example",

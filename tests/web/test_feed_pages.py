@@ -189,10 +189,9 @@ async def test_the_csv_of_a_view_has_its_rows_with_exact_instants(served):
 async def test_the_csv_of_flips_and_confluence_has_every_flip_and_vote(served):
     answer = await served.get_page("/flips.csv?timeframe=1h", is_member=True)
     flips = list(csv.DictReader(io.StringIO(answer.text)))
-    groups = (await served.get_api("/flips?timeframe=1h")).json()["groups"]
     assert [(row["ticker"], row["indicator"], row["to"]) for row in flips] == [
         (group["ticker"], flip["indicator"], flip["to"])
-        for group in groups
+        for group in (await served.get_api("/flips?timeframe=1h")).json()["groups"]
         for flip in group["flips"]
     ]
     answer = await served.get_page("/confluence.csv", is_member=True)

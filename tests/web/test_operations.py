@@ -246,12 +246,10 @@ async def test_all_checks_are_those_of_the_command(
 ) -> None:
     monkeypatch.setenv("SIGNALS_DATABASE_URL", f"sqlite:///{tmp_path / 'market.db'}")
     doctor = build_doctor(Settings.read(), served.market, served.access, served.clock)
-    quick = await doctor.run_quick_checks(None)
-    assert [subject for _, subject, _ in quick] == [
+    assert [subject for _, subject, _ in (await doctor.run_quick_checks(None))] == [
         *("settings", "prices", "disk", "runs", "log", "proxies", "backup")
     ]
-    subjects = {subject for _, subject, _ in await doctor.run_all_checks()}
-    assert subjects == {
+    assert {subject for _, subject, _ in await doctor.run_all_checks()} == {
         *("settings", "store", "prices", "disk", "runs", "log", "source", "billing", "proxies"),
         *("mail", "backup"),
     }

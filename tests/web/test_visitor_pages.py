@@ -221,8 +221,7 @@ async def test_every_asset_of_the_sample_board_has_a_page_that_ends_in_its_readi
     board = (await served.client.get(f"/board.json?timeframe={timeframe}")).json()["assets"]
     assert {asset["ticker"] for asset in board} == SAMPLED
     for asset in board:
-        path = f"/assets/{asset['ticker']}?timeframe={timeframe}"
-        answer = await served.client.get(path)
+        answer = await served.client.get(f"/assets/{asset['ticker']}?timeframe={timeframe}")
         # Any other asset has no page.
         assert answer.status_code == (200 if asset["ticker"] in COVERED else 404)
         if answer.status_code == 404:

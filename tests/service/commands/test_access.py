@@ -269,8 +269,7 @@ def test_a_file_is_reported_and_written_and_a_dry_run_writes_nothing(tmp_path: P
         "times in UTC",
         "BTC_1h.csv: 9 bars, 2024-06-03T00:00Z to 2024-06-03T08:00Z, 0 missing",
     ]
-    text = (tmp_path / "bars" / "BTC_1h.csv").read_text()
-    assert text.splitlines()[:2] == [
+    assert (tmp_path / "bars" / "BTC_1h.csv").read_text().splitlines()[:2] == [
         "ts,open,high,low,close,volume",
         f"{START},100.0,102.0,99.0,101.0,5.0",
     ]

@@ -340,8 +340,7 @@ def test_a_command_has_a_value_for_each_parameter_of_its_function(call: str):
     ],
 )
 def test_the_nearest_command_is_suggested_for_a_misspelt_one(given, meant):
-    suggestion = suggest_command(_build_parser(), given.split())
-    assert suggestion == (
+    assert suggest_command(_build_parser(), given.split()) == (
         meant
         and f"{given.split()[-1 if 'keys' in given else 0]!r} is not a command; did you mean "
         f"`{meant}`?"
@@ -376,8 +375,7 @@ def test_every_example_is_a_valid_call_and_in_the_help(name):
         called = called.replace("$(date -u +%F)", "2026-09-30")
         program, *arguments = shlex.split(called)
         assert program == "signals"
-        args = _build_parser().parse_args(arguments)
-        assert name == "signals" or args.run
+        assert name == "signals" or _build_parser().parse_args(arguments).run
         assert called.startswith(name)
 
 
@@ -541,9 +539,8 @@ def test_a_command_on_postgresql_does_not_load_sqlite(tmp_path, arguments, neede
 
 
 def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
-    code = "import sys, service.commands.serve; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", "import sys, service.commands.serve; print(*sys.modules)"],
         env=build_environment(tmp_path),
         capture_output=True,
         text=True,

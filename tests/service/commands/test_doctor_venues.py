@@ -326,9 +326,8 @@ async def test_each_fault_of_a_live_source_is_named(
 @pytest.mark.prove
 async def test_a_venue_that_is_down_gets_no_requests_for_bars(examined, listed):
     fail("okx", "unavailable")(listed)
-    only_okb = Universe(assets=COINS.assets[2:3], renamed_on=COINS.renamed_on)
     check_findings(
-        await examined(only_okb),
+        await examined(Universe(assets=COINS.assets[2:3], renamed_on=COINS.renamed_on)),
         {
             "venue": ["warn okx is not responding…"],
             "clock": ["warn …"],
@@ -387,9 +386,8 @@ async def test_a_store_of_another_source_is_reported_before_any_request(examined
 
 @pytest.mark.prove
 def test_without_the_extra_it_says_how_to_install_it(tmp_path):
-    hidden = "import sys; sys.modules['ccxt'] = None; " + COMMAND[-1]
     done = subprocess.run(
-        [*COMMAND[:-1], hidden, "doctor"],
+        [*COMMAND[:-1], "import sys; sys.modules['ccxt'] = None; " + COMMAND[-1], "doctor"],
         env=build_environment(tmp_path, source="live"),
         cwd=tmp_path,
         capture_output=True,

@@ -215,8 +215,7 @@ async def test_a_redirect_is_not_followed_with_the_key():
     ],
 )
 async def test_a_response_without_mcp_points_at_the_url_option(body):
-    message = await refusal(Response(body, media_type="text/html; charset=utf-8"))
-    assert message.endswith(
+    assert (await refusal(Response(body, media_type="text/html; charset=utf-8"))).endswith(
         "without an answer of the API (text/html; charset=utf-8); is --url the address of a signal "
         "service?"
     )

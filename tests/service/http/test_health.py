@@ -123,8 +123,7 @@ async def test_a_first_start_is_ready_once_nine_tenths_of_its_assets_have_their_
         await served.market.publish_coverage(published)
         first = [make_change(NOON, "C9", "reversals", "1h", 1)]
         await served.market.commit(replace(lacking("C0", "C1"), changes=first))
-        building = {**healthy, "assets": "building: 8 of 10"}
-        assert await readyz(served) == (503, building)
+        assert await readyz(served) == (503, {**healthy, "assets": "building: 8 of 10"})
         await served.market.commit(lacking("C0"))
         assert await readyz(served) == (200, {**healthy, "assets": "9 of 10"})
         await served.market.commit(lacking())

@@ -188,10 +188,9 @@ async def follow(
     """
     pauses = Pauses(*steps)
     async with DatedClient(service, is_dated=is_dated) as client:
-        choose = None if least is None else ConfluenceCondition(client, pauses, least)
         follower = FeedFollower(
             *(client, filters, receiver, pauses, receiver.saved.append),
-            choose=choose,
+            choose=None if least is None else ConfluenceCondition(client, pauses, least),
             per_run=per_run,
         )
         with suppress(StopError):

@@ -37,8 +37,7 @@ def parse_csv(text: str) -> list[dict[str, str]]:
 
 @pytest.mark.clause("operation")
 async def test_state_has_a_row_for_each_asset_with_its_score_price_and_newest_change(read: Read):
-    printed = await read("state", "btc", "XAU", "--indicator", "ceres")
-    assert cells(printed)[1:4] == [
+    assert cells(await read("state", "btc", "XAU", "--indicator", "ceres"))[1:4] == [
         ["TICKER", "NAME", "1h: C", "4h: C", "1d: C", "SCORE", "PRICE", "AGE"],
         ["BTC", "Bitcoin", "N", "U", "N", "+1", "-", "60 min"],
         ["XAU", "Gold", ".", ".", "N", "0", "-", "400 d"],
@@ -105,8 +104,7 @@ async def test_the_board_has_a_letter_for_each_reading_and_explains_them(read: R
 
 @pytest.mark.clause("operation")
 async def test_the_feed_has_a_row_for_each_change(read: Read):
-    printed = await read("feed", "--ticker", "NVDA")
-    assert cells(printed)[1:3] == [
+    assert cells(await read("feed", "--ticker", "NVDA"))[1:3] == [
         ["TIME (UTC)", "TICKER", "TF", "INDICATOR", "CHANGE OR ACTION", "PRICE"],
         ["2026-09-30 11:03", "NVDA", "1d", "llnr", "bearish > neutral", "101.5"],
     ]
