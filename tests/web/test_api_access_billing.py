@@ -183,7 +183,8 @@ async def test_reloading_the_page_queries_the_processor_once_per_ttl(
     billed: BilledMember, says: SubscriptionStatus | None
 ) -> None:
     billed.billing.says = says
-    assert (await billed.member.get_home()).text == (await billed.member.get_home()).text
+    first = (await billed.member.get_home()).text
+    assert (await billed.member.get_home()).text == first
     assert billed.billing.asked == 1
     billed.served.clock.now += STATUS_TTL_MS
     await billed.member.get_home()
@@ -199,10 +200,12 @@ async def test_the_page_and_an_agents_claim_share_one_request_to_the_processor(
         run_second_service(served, provider=billing) as other,
         open_member_browser(other) as member,
     ):
-        body = {"contact_email": EMAIL}
-        begun = (await other.client.post("/api/v1/access/checkout", json=body)).json()
-        token = {"claim_token": begun["claim_token"]}
-        claim = await other.client.post("/api/v1/access/claim", json=token)
+        begun = (
+            await other.client.post("/api/v1/access/checkout", json={"contact_email": EMAIL})
+        ).json()
+        claim = await other.client.post(
+            "/api/v1/access/claim", json={"claim_token": begun["claim_token"]}
+        )
         assert claim.json()["status"] == "pending"
         await member.get_home()
         assert billing.checks == ["cs_1"]
@@ -210,8 +213,9 @@ async def test_the_page_and_an_agents_claim_share_one_request_to_the_processor(
 
 async def paid(served: RunningService, email: str = EMAIL) -> str:
     """Buy the plan without claiming its key; return the claim token."""
-    body = {"contact_email": email}
-    checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
+    checkout = (
+        await served.client.post("/api/v1/access/checkout", json={"contact_email": email})
+    ).json()
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     return str(checkout["claim_token"])
 

@@ -263,8 +263,7 @@ async def test_the_list_has_every_tracked_asset_and_no_cache_keeps_that_of_a_mem
 async def test_a_filter_in_the_url_needs_no_script(served: RunningService, query, expected):
     page = check_page(await served.client.get("/assets", params=query), 200, "Assets")
     listed = [row[0].split()[0] for row in page.rows if len(row) == 3 and row[0] != "Asset"]
-    assert listed == expected
-    assert page.fields["text"] == query.get("text", "").strip()
+    assert (listed, page.fields["text"]) == (expected, query.get("text", "").strip())
     (nothing,) = [one for one in page.find_all("span") if one.get("id") == "nothing"]
     assert ("hidden" in nothing) is bool(expected)
 
@@ -352,8 +351,7 @@ def test_readings_before_the_service_published_are_silent_and_have_no_marks(
     ends, since = 12 * HOUR_MS, published_from * HOUR_MS
     chart = build_chart(rows, [], {"enzo": "neutral"}, NAMES, BARS, "4h", 0, ends, since)
     assert chart is not None
-    assert chart.silent == silent
-    assert [mark["bar"] for mark in chart.marks] == marked
+    assert (chart.silent, [mark["bar"] for mark in chart.marks]) == (silent, marked)
     assert chart.lanes["enzo"][0][1] == 0.0
 
 
@@ -401,8 +399,9 @@ SESSIONS = TimeAxis([0, HOUR_MS, DAY_MS, DAY_MS + HOUR_MS], "1h")
 def turned(hours_ago: int, before: int | None, after: int, indicator: str = "ceres") -> ChangeRow:
     """Return a change at the close of a bar, written three minutes later."""
     closed = FULL_HOUR - hours_ago * HOUR_MS
-    facts = {"indicator": indicator, "before": before, "after": after}
-    return make_change(closed + 180_000, **facts, close_time=closed // 1000)
+    return make_change(
+        closed + 180_000, indicator=indicator, before=before, after=after, close_time=closed // 1000
+    )
 
 
 @pytest.mark.clause("15.2")
@@ -436,8 +435,7 @@ def test_a_lane_shows_its_readings_over_time(
 @pytest.mark.clause("15.2")
 def test_each_indicator_has_a_lane_of_its_own() -> None:
     lanes = build_lanes([turned(1, 0, -1, "enzo")], {}, ["ceres", "enzo"], HOURS, BEGINS, ENDS)
-    assert lanes["ceres"] == []
-    assert lanes["enzo"][1] == ("bearish", 9.0, 11.0)
+    assert (lanes["ceres"], lanes["enzo"][1]) == ([], ("bearish", 9.0, 11.0))
 
 
 @pytest.mark.clause("15.2")
@@ -452,8 +450,7 @@ def test_hours_without_trading_take_no_room_on_the_axis() -> None:
 @pytest.mark.clause("15.2")
 def test_a_bar_that_ends_off_the_hour_closes_at_the_next_one() -> None:
     half = TimeAxis([HOUR_MS * 27 // 2, HOUR_MS * 29 // 2], "1h")  # 13:30 and 14:30
-    assert half.closes == [15 * HOUR_MS, 16 * HOUR_MS]
-    assert half.place(15 * HOUR_MS) == 1
+    assert (half.closes, half.place(15 * HOUR_MS)) == ([15 * HOUR_MS, 16 * HOUR_MS], 1)
 
 
 @pytest.mark.clause("15.2")

@@ -222,8 +222,7 @@ async def test_names_and_query_values_are_escaped(served_alone: RunningService):
     asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
     await publish_assets(served_alone, *ASSETS, asset)
     page = await get_board(served_alone, text='"><script>')
-    assert len(page.find_all("script")) == 2
-    assert page.fields["text"] == '"><script>'
+    assert (len(page.find_all("script")), page.fields["text"]) == (2, '"><script>')
     whole = await get_board(served_alone)
     assert f"B&C late {name}" in {row[0] for row in whole.rows}
     assert len(whole.find_all("script")) == 2
@@ -314,8 +313,7 @@ async def test_a_heading_sorts_and_then_reverses(served):
     assert [head.get("aria-sort") for head in heads.values()].count(None) == len(heads) - 1
     (link,) = [href for href in page.links if "sort=asset" in href and "order=desc" in href]
     reverse = check_page(await served.get_page(f"/{link}", is_member=True), 200, TITLE)
-    assert [*parse_board(reverse)] == [*parse_board(page)][::-1]
-    assert reverse.fields["text"] == "a"
+    assert ([*parse_board(reverse)], reverse.fields["text"]) == ([*parse_board(page)][::-1], "a")
     (head,) = [head for head in reverse.find_all("th") if "aria-sort" in head]
     assert head["aria-sort"] == "descending"
 
@@ -450,7 +448,7 @@ async def test_only_members_forms_change_a_watchlist(served):
         "POST",
         "/watchlist",
         404,
-        data={"add": "BTCC", **{"form_token": page.fields["form_token"]}},
+        data={"add": "BTCC", "form_token": page.fields["form_token"]},
         headers={"cookie": cookie},
     )
     former = await create_session_cookie(served.access, served.clock, is_member=False)
@@ -601,8 +599,7 @@ def test_the_strip_counts_the_last_candle_and_the_leanings_of_each_class():
     query = BoardQuery(asset_class="crypto")
     heat = build_heat_map(LISTED, STATES, PRICES, query, (), CHANGED_AT, AS_OF)
     # AA's ceres turned bullish, BB's enzo bearish; AA and CC lean up, BB down.
-    assert heat.turned == {"bullish": 1, "bearish": 1}
-    assert heat.leanings == {"stock": (2, 1)}
+    assert (heat.turned, heat.leanings) == ({"bullish": 1, "bearish": 1}, {"stock": (2, 1)})
     assert heat.rows == []
 
 

@@ -321,8 +321,9 @@ async def test_a_form_of_another_session_or_site_or_without_an_action_does_nothi
 async def test_allowing_without_a_session_leads_to_the_sign_in_form(
     served: RunningService, pending: PendingAuthorization
 ) -> None:
-    sent = {"request": pending.id, "action": "allow", "form_token": "0" * 64}
-    answer = await served.client.post("/oauth/consent", data=sent)
+    answer = await served.client.post(
+        "/oauth/consent", data={"request": pending.id, "action": "allow", "form_token": "0" * 64}
+    )
     assert (answer.status_code, answer.headers["location"]) == (303, f"..{build_path(pending)}")
     assert await is_pending(served, pending)
 
@@ -377,8 +378,9 @@ async def test_a_plan_without_room_for_a_key_is_said_to_be_full(
     )
     assert {f"..{HOME}", f"..{build_path(pending)}"} <= set(page.links)
     token = (await member.get_home()).fields["form_token"]
-    sent = {"request": pending.id, "action": "allow", "form_token": token}
-    refused = await member.client.post("/oauth/consent", data=sent)
+    refused = await member.client.post(
+        "/oauth/consent", data={"request": pending.id, "action": "allow", "form_token": token}
+    )
     check_page(refused, 409, "No room for another key", form_action=POLICY)
     await member.send_form(f"{await member.find_key_path('key 0')}/revoke")
     check_code(await decide(member.client, pending), served)
@@ -400,8 +402,9 @@ async def buy_on_the_way(
     path = f"/oauth/buy?request={pending.id}"
     assert f"..{path}" in (await show(client, pending, "Sign in")).links
     page = check_page(await client.get(path), 200, "Buy the plan", "USD 1,199", form_action=POLICY)
-    order = {**page.fields, "contact_email": email, "billing": "monthly"}
-    answer = await client.post("/oauth/buy", data=order)
+    answer = await client.post(
+        "/oauth/buy", data={**page.fields, "contact_email": email, "billing": "monthly"}
+    )
     page = check_page(answer, 200, "Checkout", form_action=POLICY)
     url = answer.headers["refresh"].removeprefix("0; url=")
     assert url in page.links
@@ -493,8 +496,9 @@ async def test_only_the_payment_that_the_page_showed_is_used(
 async def test_a_bad_order_comes_back_with_the_error_at_the_field(
     served: RunningService, pending: PendingAuthorization, email: str, billing: str
 ) -> None:
-    sent = {"request": pending.id, "contact_email": email, "billing": billing}
-    answer = await served.client.post("/oauth/buy", data=sent)
+    answer = await served.client.post(
+        "/oauth/buy", data={"request": pending.id, "contact_email": email, "billing": billing}
+    )
     page = check_page(answer, 400, "Buy the plan", form_action=POLICY)
     assert ("Choose monthly or yearly." in page.text) is (email == EMAIL)
     (field,) = [one for one in page.find_all("input") if one["name"] == "contact_email"]

@@ -246,7 +246,7 @@ async def test_all_checks_are_those_of_the_command(
 ) -> None:
     monkeypatch.setenv("SIGNALS_DATABASE_URL", f"sqlite:///{tmp_path / 'market.db'}")
     doctor = build_doctor(Settings.read(), served.market, served.access, served.clock)
-    assert [subject for _, subject, _ in (await doctor.run_quick_checks(None))] == [
+    assert [subject for _, subject, _ in await doctor.run_quick_checks(None)] == [
         *("settings", "prices", "disk", "runs", "log", "proxies", "backup")
     ]
     assert {subject for _, subject, _ in await doctor.run_all_checks()} == {

@@ -336,8 +336,9 @@ async def test_no_key_opens_a_page_of_the_owner_or_of_members(served: RunningSer
         ):
             for path, status in (("/operations", 403), (HOME, 303)):
                 await fetch(served.client, "GET", path, status, headers=headers)
-            sent = {"request": pending.id, "action": "allow"}
-            answer = await served.client.post("/oauth/consent", data=sent, headers=headers)
+            answer = await served.client.post(
+                "/oauth/consent", data={"request": pending.id, "action": "allow"}, headers=headers
+            )
             assert answer.headers["location"] == f"..{build_path(pending)}"
 
 
@@ -444,8 +445,9 @@ async def test_opening_the_address_of_a_form_changes_nothing(member: MemberBrows
     token = (await member.get_home()).fields["form_token"]
     for path, fields in await list_forms(member):
         for method in ("GET", "HEAD"):
-            sent = {**fields, "form_token": token}
-            answer = await member.client.request(method, path, params=sent)
+            answer = await member.client.request(
+                method, path, params={**fields, "form_token": token}
+            )
             is_asked = path.endswith("/revoke")
             assert answer.status_code == (200 if is_asked else 303)
             assert is_asked or answer.headers["location"].endswith(HOME)

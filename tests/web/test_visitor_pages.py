@@ -93,8 +93,7 @@ async def test_the_kept_pages_have_a_bounded_size(served: RunningService) -> Non
     served.app.state.site = replace(served.app.state.site, visitor_pages=pages)
     # Of pages that exceed the bound together, only the newest is kept.
     for path, rendered in [("/feed", 1), ("/feed", 1), ("/flips", 2), ("/feed", 3), ("/flips", 4)]:
-        assert (await served.client.get(path)).status_code == 200
-        assert pages.rendered == rendered
+        assert ((await served.client.get(path)).status_code, pages.rendered) == (200, rendered)
 
 
 async def test_a_member_never_gets_a_visitors_page_nor_a_visitor_a_members(
@@ -253,8 +252,7 @@ async def test_rows_of_the_sample_feed_are_on_the_pages_with_a_bar_at_their_pric
 async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(served):
     page = await get_board(served, is_member=False)
     shown = parse_heat_map(page)
-    assert shown.keys() == SAMPLED
-    assert tuple(shown["BTC"]) == tuple(NAMES.values())
+    assert (shown.keys(), tuple(shown["BTC"])) == (SAMPLED, tuple(NAMES.values()))
     assert page.text.count("Sample, not live data") == 2  # The badge and the notice.
     assert "a simulated market" in page.text
     assert {"./sign-in", "./buy", "./docs"} <= {*page.links}

@@ -288,8 +288,7 @@ def test_one_doubtful_file_of_a_folder_keeps_all_from_being_written(
     assert "doubtful: " in ran.stdout
     assert ran.stderr == "Nothing is written: 1 doubtful.\n"
     ran = signals("import", str(files), "--to", str(tmp_path / "bars"), "--repeated", "first")
-    assert ran.returncode == 0
-    assert len([*(tmp_path / "bars").iterdir()]) == 2
+    assert (ran.returncode, len([*(tmp_path / "bars").iterdir()])) == (0, 2)
 
 
 @pytest.mark.parametrize(

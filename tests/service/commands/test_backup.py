@@ -12,7 +12,7 @@ import pytest
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.example_market import make_coverage
 from tests.support.row_builders import run_sql
-from tests.support.running_service import RunningService, run_service
+from tests.support.running_service import RunningService, fetch, run_service
 from tests.support.signals_command import list_rows, run_signals
 
 pytestmark = pytest.mark.clause("operation")
@@ -199,8 +199,9 @@ HARMS: dict[str, tuple[Callable[[Path], object], bool]] = {
 def test_a_damaged_backup_is_not_restored(filled, tmp_path, harm, is_missing):
     run_signals(filled, "backup", str(tmp_path / "backup"))
     harm(tmp_path / "backup")
-    url = elsewhere(tmp_path / "other")
-    line = refused(filled, "restore", str(tmp_path / "backup"), database_url=url)
+    line = refused(
+        filled, "restore", str(tmp_path / "backup"), database_url=elsewhere(tmp_path / "other")
+    )
     assert ("is not a complete backup" in line) is is_missing
     assert files(tmp_path / "other") == []
 
@@ -242,8 +243,8 @@ async def test_a_checkout_that_was_paid_just_before_the_backup_is_claimed_after(
     async with run_service(tmp_path / "second") as served:
         assert (await served.get_api("/usage", x_api_key=lost_key)).status_code == 401
         claim = await claimed(served, token)
-        headers = {"Authorization": f"Bearer {claim['api_key']}"}
-        usage = await served.client.get("/api/v1/usage", headers=headers)
+        usage = await served.client.get(
+            "/api/v1/usage", headers={"Authorization": f"Bearer {claim['api_key']}"}
+        )
         assert (usage.status_code, usage.json()["quota"]["used_today"]) == (200, 1)
-        body = {"claim_token": late}
-        assert (await served.client.post("/api/v1/access/claim", json=body)).status_code == 404
+        await fetch(served.client, "POST", "/api/v1/access/claim", 404, json={"claim_token": late})

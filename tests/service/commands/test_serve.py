@@ -289,8 +289,7 @@ def test_a_serve_that_stands_by_refuses_another_source_than_the_stores(market):
     with (market / "signals.db.lock").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = run_signals(market, "serve", source=f"files:{bars}", port=find_free_port())
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "SIGNALS_SOURCE=simulated" in done.stderr
 
 
@@ -307,8 +306,9 @@ class MovedClock:
 
 
 def settings_of(folder: Path, **settings: str) -> Settings:
-    universe = str(folder / "universe.toml")
-    given = build_environment(folder, port=find_free_port(), universe=universe, **settings)
+    given = build_environment(
+        folder, port=find_free_port(), universe=str(folder / "universe.toml"), **settings
+    )
     return Settings.read({n: v for n, v in given.items() if n.startswith("SIGNALS_")})
 
 

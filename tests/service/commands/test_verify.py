@@ -201,8 +201,7 @@ async def test_without_a_key_only_open_files_are_read(run):
 async def test_a_service_without_a_log_is_named(run, log):
     log.has_log = False
     status, lines = await run()
-    assert status == 2
-    assert lines[0] == "checked: nothing"
+    assert (status, lines[0]) == (2, "checked: nothing")
     assert lines[1].startswith("not verified: ADDRESS/api/v1/log/key answered 404")
 
 
@@ -222,8 +221,7 @@ async def test_a_service_without_a_log_is_named(run, log):
 def test_bad_arguments_exit_with_2_in_one_line(tmp_path, arguments, reason):
     (tmp_path / "text").write_text("hello\n")
     done = run_signals(tmp_path, "verify", *arguments, api_key=API_KEY)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert re.search(f"^signals: {reason}", done.stderr)
 
 

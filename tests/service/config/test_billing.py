@@ -186,8 +186,9 @@ def test_a_mail_server_without_a_sender_is_refused() -> None:
 @pytest.mark.clause("dashboard")
 @pytest.mark.prove
 def test_the_start_message_names_the_outbox(tmp_path) -> None:
-    bars = f"files:{write_bars(tmp_path / 'bars')}"
-    with start_signals(tmp_path, "serve", port=find_free_port(), source=bars) as process:
+    with start_signals(
+        tmp_path, "serve", port=find_free_port(), source=f"files:{write_bars(tmp_path / 'bars')}"
+    ) as process:
         assert (
             process.wait_for_line("Mail: ") == f"Mail: written to {tmp_path}/signals.db-outbox.\n"
         )

@@ -308,8 +308,9 @@ async def test_a_start_waits_if_sessions_run_out_between_its_check_and_its_openi
     # Enough for the check, too few to open both stores.
     for _ in range(2):
         await sessions.pop().close()
-    given = {"port": find_free_port(), "database_url": url, "billing": "off"}
-    with start_signals(tmp_path, "serve", "--no-compute", **given) as process:
+    with start_signals(
+        tmp_path, "serve", "--no-compute", port=find_free_port(), database_url=url, billing="off"
+    ) as process:
         event = await asyncio.to_thread(process.wait_for_event, "database_unreachable")
         assert "too many clients" in event["reason"]
         for session in sessions:

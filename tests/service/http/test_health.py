@@ -121,8 +121,9 @@ async def test_a_first_start_is_ready_once_nine_tenths_of_its_assets_have_their_
 
     async with run_service(tmp_path) as served:
         await served.market.publish_coverage(published)
-        first = [make_change(NOON, "C9", "reversals", "1h", 1)]
-        await served.market.commit(replace(lacking("C0", "C1"), changes=first))
+        await served.market.commit(
+            replace(lacking("C0", "C1"), changes=[make_change(NOON, "C9", "reversals", "1h", 1)])
+        )
         assert await readyz(served) == (503, {**healthy, "assets": "building: 8 of 10"})
         await served.market.commit(lacking("C0"))
         assert await readyz(served) == (200, {**healthy, "assets": "9 of 10"})
@@ -474,8 +475,7 @@ async def test_a_lost_file_stops_calls_and_sales_until_it_is_back(
         assert "stop the service" in not_ready["cause"]
         if harm == "moved away":
             (tmp_path / "elsewhere").rename(tmp_path / name)
-            assert (await readyz(served))[0] == 200
-            assert await call(served) == 200
+            assert ((await readyz(served))[0], await call(served)) == (200, 200)
 
 
 @pytest.mark.clause("sales")

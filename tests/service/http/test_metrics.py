@@ -188,8 +188,9 @@ async def test_a_scrape_has_the_process_metrics(operated_service: Operated):
 async def test_a_scraper_gets_the_format_that_it_accepts(operated_service: Operated):
     plain = await operated_service.client.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain")
-    wanted = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    newer = await operated_service.client.get("/metrics", headers=wanted)
+    newer = await operated_service.client.get(
+        "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
     assert newer.headers["content-type"].startswith("application/openmetrics-text")
     assert newer.text.endswith("# EOF\n")
 
@@ -216,8 +217,7 @@ async def test_the_port_refuses_names_that_are_not_ours(operated_service: Operat
         if name == "Host" and path in HEALTH_PATHS:
             assert answer.status_code == 200
         else:
-            assert answer.status_code == status
-            assert answer.json()["error"] == "invalid_parameter"
+            assert (answer.status_code, answer.json()["error"]) == (status, "invalid_parameter")
 
 
 @pytest.mark.parametrize(

@@ -356,8 +356,9 @@ async def test_log_lines_of_a_request_have_its_id(served_alone: RunningService):
         with break_usage_counting(served_alone.access):
             # Lines of one failure are a minute apart, so only the first request has some.
             for sent in ("first", "repeated"):
-                headers = {**served_alone.key_headers, "X-Request-Id": sent}
-                answer = await served_alone.client.get("/api/v1/usage", headers=headers)
+                answer = await served_alone.client.get(
+                    "/api/v1/usage", headers={**served_alone.key_headers, "X-Request-Id": sent}
+                )
                 assert answer.status_code == 503
         answer = await served_alone.client.get("/api/v1/usage", headers={"X-Request-Id": "other"})
         assert answer.status_code == 401

@@ -469,8 +469,9 @@ def test_signals_compute_has_the_port_too(market: Path):
 @pytest.mark.prove
 def test_a_call_in_flight_at_shutdown_is_answered_while_the_port_is_open(market: Path):
     port, operations = find_free_port(), find_free_port()
-    given = {"port": port, "metrics_port": operations, "universe": str(market / "universe.toml")}
-    with start_signals(market, "serve", **given) as process:
+    with start_signals(
+        market, "serve", port=port, metrics_port=operations, universe=str(market / "universe.toml")
+    ) as process:
         process.wait_for_line("--header")
         with socket.create_connection(("127.0.0.1", int(port)), WITHIN_S) as client:
             client.sendall(HEAD)

@@ -135,7 +135,8 @@ async def test_a_clock_90_days_ahead_for_half_a_minute_deletes_nothing(
 
     async def sleep(seconds: float) -> None:
         machine.elapsed_ms += int(seconds * 1000)
-        machine.offset = NOON + (wrong_from <= machine.elapsed_ms < wrong_until) * 4 * WRONG_MS
+        is_wrong = wrong_from <= machine.elapsed_ms < wrong_until
+        machine.offset = NOON + is_wrong * 4 * WRONG_MS
         if machine.elapsed_ms > 3 * HOUR_MS:
             raise OverError
 
@@ -162,7 +163,8 @@ async def test_a_clock_that_is_wrong_for_half_a_minute_dates_no_row(
     wrong_from = [march_s("12:03:00"), march_s("13:30:00")]
 
     def read_wall() -> int:
-        return real.now + any(at <= real.now_s < at + 30 for at in wrong_from) * days * DAY_MS
+        is_wrong = any(at <= real.now_s < at + 30 for at in wrong_from)
+        return real.now + is_wrong * days * DAY_MS
 
     clock = SteadyClock(read_wall, real, COMPUTE_HOLD_MS)
     source = ScriptedSource(clock, {"BTC": "24x7"}, march_s("00:00", day=2))

@@ -97,8 +97,7 @@ EVENT = {**ROW, "meta": {"source": "simulated", "simulated": True, "stale": Fals
 async def test_a_program_gets_the_row_as_one_line_of_json(tmp_path):
     await run_program(f"cat >> {tmp_path}/rows", [ROW], META)
     text = (tmp_path / "rows").read_text()
-    assert text.count("\n") == 1
-    assert json.loads(text) == EVENT
+    assert (text.count("\n"), json.loads(text)) == (1, EVENT)
 
 
 @pytest.mark.clause("22.4", "22.7")
@@ -155,8 +154,7 @@ async def test_an_answer_without_success_is_tried_again_unless_the_address_is_go
     async with answering(refusal) as (url, received):
         with pytest.raises(error, match=f"answered {status}") as failed:
             await open_sender(url, 0)([ROW], META)
-    assert getattr(failed.value, "retry_after_s", 7) == 7
-    assert len(received) == 1
+    assert (getattr(failed.value, "retry_after_s", 7), len(received)) == (7, 1)
 
 
 @pytest.mark.clause("22.4", "22.7")
@@ -366,8 +364,7 @@ def test_no_text_of_a_service_controls_the_terminal(tmp_path, form: str, follows
 def test_rows_that_come_again_are_not_followed(tmp_path):
     pagination = {"has_more": True, "next_cursor": AT}
     done = ask(tmp_path, make_page(pagination=pagination), "feed", "--follow", "--since", BEFORE)
-    assert done.returncode == 1
-    assert done.stdout.count(" BTC ") == 1
+    assert (done.returncode, done.stdout.count(" BTC ")) == (1, 1)
     assert done.stderr.endswith(f"sent a row of {AT} after one of {AT}\n")
 
 

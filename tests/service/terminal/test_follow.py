@@ -72,8 +72,7 @@ async def test_pauses_double_up_to_five_minutes_until_an_attempt_succeeds():
     time, failures = FakeTime(), []
     assert await Retrier(time, time.sleep, lambda: 0.0, failures.append).retry(fail(11)) == 11
     assert sum(time.slept) == 1 + 2 + 4 + 8 + 16 + 32 + 64 + 128 + 256 + 300 + 300
-    assert failures[0] == "failure 0; trying again in 1 s"
-    assert len(failures) == 11
+    assert (failures[0], len(failures)) == ("failure 0; trying again in 1 s", 11)
 
 
 @pytest.mark.parametrize(
@@ -320,8 +319,7 @@ async def test_a_row_that_is_not_taken_is_handed_on_again_before_the_next(
     ids = await read_ids(served_alone, ticker="BTC", since=BEGINNING)
     steps = [no_step] * (2 * len(ids))
     assert await follow(served_alone, receiver, *steps, ticker="BTC") == [*[1, 2] * len(ids), 3420]
-    assert attempts == [id_ for id_ in ids for _ in range(3)]
-    assert receiver.ids == ids
+    assert (attempts, receiver.ids) == ([id_ for id_ in ids for _ in range(3)], ids)
 
 
 async def no_step() -> None:
