@@ -15,8 +15,7 @@ from schemas.version import describe_install
 from store.access_rows import AccessRequestRow, AttemptLimit, LoggedCall
 from store.opening import open_sqlite_access
 from store.sql.access_store import AccessStore
-from tests.compute.conftest import RunSignals, signals as signals
-from tests.service.commands.test_cli import only_line, write_bars
+from tests.service.commands.test_cli import only_line, refused, write_bars
 from tests.store.sql.test_purchase_store import CLAIM, KEY_HASH, MEMBER, NOW
 from tests.support.row_builders import make_call_group, run_sql
 from tests.support.signals_command import create_store, list_rows, run_signals
@@ -104,8 +103,8 @@ def test_access_requests_are_listed_as_one_line_of_ascii_json_each(tmp_path):
         "created_at": "2026-05-28T20:26:40.000Z",
         "updated_at": "2026-05-28T20:26:40.000Z",
     }
-    assert json.loads(second)["agent_name"] == NASTY
-    assert json.loads(second)["updated_at"] == "2026-05-28T20:26:40.009Z"
+    changed = {"agent_name": NASTY, "updated_at": "2026-05-28T20:26:40.009Z"}
+    assert json.loads(second).items() >= changed.items()
 
 
 def test_prune_deletes_expired_rows_and_prints_how_many(tmp_path):
@@ -125,9 +124,7 @@ def test_prune_deletes_expired_rows_and_prints_how_many(tmp_path):
 @pytest.mark.usefixtures("store")
 def test_a_listing_of_a_damaged_file_is_one_line(tmp_path, command):
     (tmp_path / "signals.db-access").write_bytes(b"not a database" * 100)
-    done = run_signals(tmp_path, *command)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "signals.db-access" in only_line(done.stderr)
+    assert "signals.db-access" in refused(tmp_path, *command)
 
 
 @pytest.mark.clause("3.5.3")
@@ -165,16 +162,8 @@ def test_a_value_that_is_not_accepted_is_refused_with_the_accepted_forms(
     tmp_path, command, accepted
 ):
     done = run_signals(tmp_path, *command.split())
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout, [*tmp_path.iterdir()]) == (2, "", [])
     assert accepted in done.stderr.splitlines()[-1]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("store")
-def test_a_key_cannot_be_created_expired(tmp_path):
-    done = run_signals(tmp_path, "keys", "create", "--label", "own", "--expires", "2020-01-01")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "must expire later than now" in only_line(done.stderr)
 
 
 @pytest.mark.usefixtures("store")
@@ -186,9 +175,7 @@ def test_a_rotated_key_expires_and_its_successor_is_printed(tmp_path):
     assert old["status"].startswith("expired ")
     assert (new["status"], new["label"]) == ("active", "own")
     for key_id in ("1", "9"):
-        refused = run_signals(tmp_path, "keys", "rotate", key_id)
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert f"no key {key_id} that works" in only_line(refused.stderr)
+        assert f"no key {key_id} that works" in refused(tmp_path, "keys", "rotate", key_id)
     assert run_signals(tmp_path, "keys", "rotate", "2", "--overlap", "721").returncode == 2
 
 
@@ -204,7 +191,7 @@ def test_the_operator_sees_the_calls_of_a_key(tmp_path):
     assert [[*row.values()] for row in list_rows(tmp_path, "keys", "requests", "1")] == [values]
     header, row = run_signals(tmp_path, "keys", "requests", "1").stdout.splitlines()
     assert (header.split()[0], row.split()) == ("AT", [*map(str, values)])
-    assert "there is no key 2" in only_line(run_signals(tmp_path, "keys", "requests", "2").stderr)
+    assert "there is no key 2" in refused(tmp_path, "keys", "requests", "2")
 
 
 @pytest.mark.clause("13.1")
@@ -218,13 +205,11 @@ def test_a_sign_in_link_is_printed_alone_and_leads_to_the_services_address(tmp_p
 
 
 def test_no_sign_in_link_is_made_without_a_store_of_this_version(tmp_path):
-    missing = run_signals(tmp_path, "sign-in")
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert "there is no store at" in missing.stderr
+    assert "there is no store at" in refused(tmp_path, "sign-in")
     assert list(tmp_path.iterdir()) == []
     create_store(tmp_path)
     run_sql(tmp_path / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
-    assert "another version" in run_signals(tmp_path, "sign-in").stderr
+    assert "another version" in refused(tmp_path, "sign-in")
 
 
 @pytest.mark.clause("13.12")
@@ -244,10 +229,10 @@ def test_a_persons_data_and_mails_are_printed_or_erased(tmp_path):
     assert (request["use_case"], request["created_at"]) == ("mine", "1970-01-01T00:00:00.000Z")
     assert [Path(mail).name for mail in found["mails"]] == ["0.eml"]
     erased = run_signals(tmp_path, "person", "me@example.com", "--erase")
-    assert (erased.returncode, erased.stdout) == (0, "")
-    assert erased.stderr == "Erased: 1 rows and 1 mails. Older backups still have them.\n"
-    again = run_signals(tmp_path, "person", "me@example.com", "--export")
-    assert only_line(again.stderr) == "signals: nothing is stored about this address"
+    told = "Erased: 1 rows and 1 mails. Older backups still have them.\n"
+    assert (erased.returncode, erased.stdout, erased.stderr) == (0, "", told)
+    again = refused(tmp_path, "person", "me@example.com", "--export")
+    assert again == "signals: nothing is stored about this address"
     assert [path.name for path in outbox.iterdir()] == ["1.eml"]
     assert "theirs" in run_signals(tmp_path, "access-requests").stdout
 
@@ -276,18 +261,16 @@ def test_a_file_is_reported_and_written_and_a_dry_run_writes_nothing(tmp_path: P
     assert [path.name for path in (tmp_path / "bars").iterdir()] == ["BTC_1h.csv"]
 
 
-def test_one_doubtful_file_of_a_folder_keeps_all_from_being_written(
-    signals: RunSignals, tmp_path: Path
-):
+def test_one_doubtful_file_of_a_folder_keeps_all_from_being_written(tmp_path: Path):
     files = tmp_path / "files"
     files.mkdir()
     (files / "BTC.csv").write_text(HEADER + ROWS)
     (files / "ETH.csv").write_text(HEADER + ROWS + ROWS.replace(",101,", ",100.5,", 1))
-    ran = signals("import", str(files), "--to", str(tmp_path / "bars"))
+    ran = run_signals(tmp_path, "import", "files", "--to", "bars")
     assert (ran.returncode, (tmp_path / "bars").exists()) == (1, False)
     assert "doubtful: " in ran.stdout
     assert ran.stderr == "Nothing is written: 1 doubtful.\n"
-    ran = signals("import", str(files), "--to", str(tmp_path / "bars"), "--repeated", "first")
+    ran = run_signals(tmp_path, "import", "files", "--to", "bars", "--repeated", "first")
     assert (ran.returncode, len([*(tmp_path / "bars").iterdir()])) == (0, 2)
 
 
@@ -303,20 +286,15 @@ def test_one_doubtful_file_of_a_folder_keeps_all_from_being_written(
         (["--accept-jump", "June"], "'June' is not a day"),
     ],
 )
-def test_an_option_that_means_nothing_is_named(
-    signals: RunSignals, tmp_path: Path, given: list[str], fault: str
-):
-    ran = signals("import", "BTC.csv", "--to", str(tmp_path / "bars"), *given)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert fault in ran.stderr
+def test_an_option_that_means_nothing_is_named(tmp_path: Path, given: list[str], fault: str):
+    assert fault in refused(tmp_path, "import", "BTC.csv", "--to", "bars", *given)
 
 
 def test_a_missing_extra_is_named_with_how_to_install_it(
-    signals: RunSignals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("compute.sources.bar_formats", "compute.sources.bar_import"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "polars", None)
-    ran = signals("import", "BTC.csv", "--to", str(tmp_path / "bars"))
-    assert ran.returncode == 1
-    assert f"(polars is missing): {describe_install('import')}" in ran.stderr
+    line = refused(tmp_path, "import", "BTC.csv", "--to", "bars")
+    assert f"(polars is missing): {describe_install('import')}" in line

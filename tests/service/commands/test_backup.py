@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.commands.test_cli import only_line, write_bars
+from tests.service.commands.test_cli import refused, write_bars
 from tests.support.example_market import make_coverage
 from tests.support.row_builders import run_sql
 from tests.support.running_service import RunningService, fetch, run_service
@@ -31,13 +31,6 @@ def filled(tmp_path_factory) -> Path:
 
 def files(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
-
-
-def refused(folder: Path, *command: str, status: int = 1, **settings: str) -> str:
-    """Run a command that fails; return its only line of output."""
-    done = run_signals(folder, *command, **settings)
-    assert (done.returncode, done.stdout) == (status, "")
-    return only_line(done.stderr)
 
 
 def elsewhere(folder: Path) -> str:

@@ -61,6 +61,13 @@ def only_line(text: str) -> str:
     return lines[0]
 
 
+def refused(folder: Path, *command: str, status: int = 1, **settings: str) -> str:
+    """Run a command that fails; return its only line of output."""
+    done = run_signals(folder, *command, **settings)
+    assert (done.returncode, done.stdout) == (status, "")
+    return only_line(done.stderr)
+
+
 def test_a_new_key_is_the_only_output_and_stored_as_a_hash(tmp_path):
     create_store(tmp_path)
     made = run_signals(tmp_path, "keys", "create", "--label", "me")
@@ -90,9 +97,8 @@ def test_keys_are_listed_without_the_key_and_revoked_for_good(tmp_path):
 def test_the_command_alone_prints_all_commands_under_headings(tmp_path):
     done = run_signals(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    names = re.findall(r"^  ([a-z-]+) +\S", done.stdout.partition("examples:")[0], re.MULTILINE)
-    shown = [name for name in names if not name.startswith("-")]
-    assert sorted(shown) == sorted({name.split()[1] for name in COMMANDS})
+    names = re.findall(r"^  ([a-z][a-z-]*) +\S", done.stdout.partition("examples:")[0], re.M)
+    assert sorted(names) == sorted({name.split()[1] for name in COMMANDS})
     headings = re.findall(r"^([a-z].*):$", done.stdout, re.MULTILINE)
     assert headings[headings.index("commands") + 1 :][:4] == [
         *("run a service", "read a service", "verify a service", "keys and people"),
@@ -113,7 +119,14 @@ LONG_NAME = "x" * 300 + ".db"
         (1, "audit", {"database_url": "sqlite:///bars/BTC_1h.csv"}, ".*BTC_1h.csv"),
         (1, "serve", {"host": "nowhere.invalid"}, ".*SIGNALS_HOST"),
         (1, "serve --workers 2 --single-process", {}, "--single-process and --workers N exclude"),
+        (
+            1,
+            "stdio",
+            {"api_key": "ek_é"},
+            "SIGNALS_API_KEY contains invalid characters: set it to the key as it was shown$",
+        ),
         (2, "keys create --label ''", {}, "a label must have"),
+        (2, "keys create --label own --expires 2020-01-01", {}, ".*must expire later than now"),
         (2, "person a@example.com", {}, "add --export"),
         (2, "person nobody --erase", {}, "the address "),
         (2, "state BTC --url foo", {}, "--url must be an http"),
@@ -125,18 +138,15 @@ def test_a_mistake_of_the_operator_ends_a_command_in_one_line(
 ):
     create_store(tmp_path)
     write_bars(tmp_path / "bars")
-    done = run_signals(tmp_path, *shlex.split(command), **settings)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert re.match(f"signals: {reason}", only_line(done.stderr))
+    line = refused(tmp_path, *shlex.split(command), status=status, **settings)
+    assert re.match(f"signals: {reason}", line)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_occupied_port_ends_serve_in_one_line_before_anything_is_created(tmp_path, workers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = run_signals(tmp_path, "serve", "--workers", workers, port=port)
-    assert done.returncode == 1
-    assert f"port {port}" in only_line(done.stderr)
+        assert f"port {port}" in refused(tmp_path, "serve", "--workers", workers, port=port)
     assert not (tmp_path / "signals.db").exists()
 
 
@@ -147,9 +157,8 @@ def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
     assert "2025-01-01T02:03:00.000Z" in first.stderr
     assert "2025-01-01T03:03:00.000Z" in run_signals(tmp_path, "replay", "--bars", str(bars)).stderr
     assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
-    other = run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "other")))
-    assert other.returncode == 1
-    assert "holds the bars of" in only_line(other.stderr)
+    other = write_bars(tmp_path / "other")
+    assert "holds the bars of" in refused(tmp_path, "replay", "--bars", str(other))
 
 
 KEY_COMMANDS = [
@@ -185,12 +194,10 @@ def test_a_command_on_a_lost_store_fails_in_one_line_and_creates_none(
     for name in lost or NAMES:
         (tmp_path / name).unlink() if lost else (tmp_path / name).touch()
     before = files(tmp_path)
-    done = run_signals(tmp_path, *command, database_url="sqlite:///signals.db")
     # Market data without keys can be audited.
     if (lost, command) != (NAMES[1:], ["audit"]):
-        assert (done.returncode, done.stdout) == (1, "")
-        pattern = f"signals: {text}".replace("FOLDER", str(tmp_path))
-        assert re.match(pattern, only_line(done.stderr))
+        line = refused(tmp_path, *command, database_url="sqlite:///signals.db")
+        assert re.match(f"signals: {text}".replace("FOLDER", str(tmp_path)), line)
         assert files(tmp_path) == before
 
 
@@ -213,9 +220,7 @@ def test_a_start_that_finds_no_keys_is_refused_until_they_are_given_up(tmp_path)
     (tmp_path / "signals.db-access").unlink()
     replay = ["replay", "--bars", str(bars)]
     for command in (["compute"], ["serve"], ["serve", "--workers", "2"], replay):
-        done = run_signals(tmp_path, *command, source=f"files:{bars}", port=str(find_free_port()))
-        assert done.returncode == 1
-        line = only_line(done.stderr)
+        line = refused(tmp_path, *command, source=f"files:{bars}", port=find_free_port())
         assert f"({tmp_path}/signals.db-access): restore a backup" in line
         assert "signals keys adopt" in line
         assert not (tmp_path / "signals.db-access").exists()
@@ -230,9 +235,7 @@ def test_a_second_compute_on_a_store_is_refused_naming_the_first(tmp_path):
     run_signals(tmp_path, "replay", "--bars", str(bars))
     with (tmp_path / "signals.db.lock").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        done = run_signals(tmp_path, "replay", "--bars", str(bars))
-    assert done.returncode == 1
-    assert "another signals process" in only_line(done.stderr)
+        assert "another signals process" in refused(tmp_path, "replay", "--bars", str(bars))
 
 
 # No file may grow, as on a full disk, until one of 16 MB is deleted.
@@ -374,9 +377,8 @@ def test_every_example_is_a_valid_call_and_in_the_help(name):
         called = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example.partition(" > ")[0])
         called = called.replace("$(date -u +%F)", "2026-09-30")
         program, *arguments = shlex.split(called)
-        assert program == "signals"
+        assert (program, called.startswith(name)) == ("signals", True)
         assert name == "signals" or _build_parser().parse_args(arguments).run
-        assert called.startswith(name)
 
 
 def complete_in_bash(tmp_path, *words: str) -> list[str]:
@@ -472,11 +474,13 @@ SQLITE, POSTGRES = {"aiosqlite"}, {"asyncpg"}
 ALL = SERVING | COMPUTING | CALLING | NEVER | SQLITE | POSTGRES
 
 
-def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
-    """Return the modules that are loaded when a command ends in the folder of a store."""
+def loaded(
+    folder: Path, *arguments: str, program: str = PRINT_MODULES, **settings: str
+) -> set[str]:
+    """Return the modules that are loaded when a program ends in the folder of a store."""
     create_store(folder)
     done = subprocess.run(
-        [sys.executable, "-c", PRINT_MODULES, *arguments],
+        [sys.executable, "-c", program, *arguments],
         env=build_environment(folder, port="1", api_key="ek_none", **settings),
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -486,6 +490,9 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
         timeout=120,
     )
     return set(done.stderr.splitlines()[-1].split())
+
+
+IMPORT_AND_PRINT_MODULES = "import sys, {}; print(*sys.modules, file=sys.stderr)"
 
 
 @pytest.mark.parametrize(
@@ -539,31 +546,20 @@ def test_a_command_on_postgresql_does_not_load_sqlite(tmp_path, arguments, neede
 
 
 def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys, service.commands.serve; print(*sys.modules)"],
-        env=build_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=True,
+    loaded_modules = loaded(
+        tmp_path, program=IMPORT_AND_PRINT_MODULES.format("service.commands.serve")
     )
-    loaded_modules = set(done.stdout.split())
-    assert loaded_modules & (NEVER | SQLITE | POSTGRES | {"mcp"}) == set()
+    unwanted = NEVER | SQLITE | POSTGRES | {"mcp"}
+    assert loaded_modules & {"service.commands.serve", *unwanted} == {"service.commands.serve"}
     # Its compute process has them.
     assert not [name for name in loaded_modules if name.partition(".")[0] == "compute"]
 
 
 @pytest.mark.prove
 def test_the_compute_process_loads_no_server_and_no_tools(tmp_path):
-    code = (
-        "import sys, service.processes.child_process, service.commands.compute_command, "
-        "service.http.resources; print(*sys.modules)"
+    imported = (
+        "service.processes.child_process, service.commands.compute_command, service.http.resources"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=build_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    loaded_modules = loaded(tmp_path, program=IMPORT_AND_PRINT_MODULES.format(imported))
     # Its resources include the HTTP client for the documents of OAuth clients.
-    assert set(done.stdout.split()) & ALL == COMPUTING | {"httpx2"}
+    assert loaded_modules & ALL == COMPUTING | {"httpx2"}

@@ -25,7 +25,7 @@ from service.config.sources import build_log_signer, open_log_signer
 from store.opening import open_sqlite_access, open_sqlite_market
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.doubles.witness import open_witness
-from tests.service.commands.test_cli import only_line, write_bars
+from tests.service.commands.test_cli import refused, write_bars
 from tests.store.sql.test_transparency_log import commit_rows
 from tests.support.running_service import ManualClock
 from tests.support.signals_command import (
@@ -119,10 +119,8 @@ async def test_the_settings_select_the_provider_and_the_start_message(
 )
 def test_a_wrong_setting_of_sales_or_mail_is_named_in_one_line(tmp_path, settings, named):
     source = f"files:{write_bars(tmp_path / 'bars')}"
-    done = run_signals(tmp_path, "serve", port=find_free_port(), source=source, **settings)
-    assert done.returncode == 1
-    assert PREFIX + named in only_line(done.stderr)
-    assert "hidden" not in done.stderr
+    line = refused(tmp_path, "serve", port=find_free_port(), source=source, **settings)
+    assert (PREFIX + named in line, "hidden" in line) == (True, False)
 
 
 @pytest.mark.clause("operation")
