@@ -1,10 +1,11 @@
 """OAuth over HTTP, with a client written by hand: metadata, authorization, tokens, revocation."""
 
 import shutil
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote_plus, urlsplit
 
 import httpx
 import pytest
@@ -384,6 +385,23 @@ async def test_a_client_in_a_browser_can_read_every_answer(served: RunningServic
         assert "access-control-allow-credentials" not in response.headers
     page = await served.client.get("/oauth/consent", headers={"Origin": "https://host.example"})
     assert (page.status_code, "access-control-allow-origin" in page.headers) == (403, False)
+
+
+@pytest.mark.clause("10.5")
+async def test_a_client_may_send_its_id_by_basic_authentication(
+    host: HandClient, tokens: dict[str, Any]
+) -> None:
+    form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+    basic = b64encode(f"{quote_plus(host.client_id)}:no secret".encode()).decode()
+    for sent in ("Basic !", "Basic /w==", f"Bearer {basic}"):
+        headers = {"Authorization": sent}
+        refused = await host.served.client.post("/oauth/token", data=form, headers=headers)
+        assert "client_id in the body" in check_refused(refused, 401, "invalid_client")
+    headers = {"Authorization": f"basic {basic}"}
+    renewed = await fetch(
+        host.served.client, "POST", "/oauth/token", 200, data=form, headers=headers
+    )
+    assert await is_connected(host, renewed.json())
 
 
 @pytest.mark.clause("10.7")
