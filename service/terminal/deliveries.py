@@ -180,7 +180,8 @@ class BodyTemplate:
             ) from None
 
 
-@dataclass
+# Its fields hold secrets.
+@dataclass(repr=False)
 class WebhookSender:
     """Posts each row to an address, signed as Standard Webhooks specifies.
 

@@ -445,6 +445,7 @@ WITH_EIGHT_COINS = FILE + "".join(
     f'session = "24x7"\nsymbol = "C{number}/USDT"\nvenue = "bybit"\nadded_on = 2024-01-15\n'
     for number in range(8)
 )
+UNKNOWN_OPTION = f"{FILE}[venue.okx.client]\noptions = {{fetchMarkets = {{kinds = ['spot']}}}}\n"
 GRAM_ENDED = FILE.replace(
     'venue = "okx", symbol = "GRAM/USDT"',
     'venue = "okx", symbol = "GRAM/USDT", until = 2026-09-30',
@@ -571,6 +572,19 @@ def examined_file(
                 marks=pytest.mark.prove,
             )
             for left in ("", "C0/USDT C1/USDT")
+        ),
+        pytest.param(
+            [],
+            UNKNOWN_OPTION,
+            {},
+            0,
+            {
+                "okx": [
+                    "warn not checked: ccxt has no option options.fetchMarkets.kinds of okx "
+                    "(3 symbols)"
+                ]
+            },
+            id="an option of a venue is unknown",
         ),
         pytest.param(
             [remove(binance="TON/USDT", okx="GRAM/USDT")],
