@@ -20,7 +20,7 @@ import pytest
 from access.mail import MailError
 from schemas.errors import ApiError
 from service.config.stores import MAIL_NOTICE, WEBHOOK_NOTICE
-from service.http.health import Readiness, build_waiting_app, is_ready
+from service.http.health import Readiness, build_readiness, build_waiting_app, is_ready
 from service.http.metrics import Metrics
 from service.http.resources import (
     PAUSE_MS,
@@ -217,9 +217,7 @@ async def test_a_probe_accepts_only_get(served: RunningService):
 
 async def test_a_service_whose_runs_fail_is_not_ready_until_one_succeeds(served: RunningService):
     metrics = Metrics(())
-    readiness = Readiness(
-        SnapshotCache(served.market), served.access, served.clock, lambda: metrics.are_runs_failing
-    )
+    readiness = build_readiness(served.market, served.access, served.clock, metrics)
     before = await readiness.run_checks()
     metrics.on_failing(True)
     checks = await readiness.run_checks()
