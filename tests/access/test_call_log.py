@@ -152,10 +152,9 @@ async def test_calls_are_counted_by_day_and_tool_each_once(logged: Logged) -> No
     outcomes = ("ok", "invalid_parameter", "ok", "unavailable", "rate_limited")
     for _ in range(2):
         for number, outcome in enumerate(outcomes):
-            at = DAY_MS - 2 + number
             logged.log.add(
                 logged.hashes[0],
-                LoggedCall(at, "id", tools[number % 2], "mcp", outcome, 200),
+                LoggedCall(DAY_MS - 2 + number, "id", tools[number % 2], "mcp", outcome, 200),
             )
         assert await logged.log.flush()
     logged.add(1, 0, 1000)  # More than the log keeps.

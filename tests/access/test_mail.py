@@ -162,10 +162,9 @@ async def test_without_starttls_no_password_goes_to_another_machine() -> None:
 
 async def test_a_wrong_password_is_reported_only_by_its_setting() -> None:
     async with run_smtp_double() as server:
-        message = await get_failure(server.url(login="me:other@"))
-    assert str(message) == (
-        f"{LOCAL}:{server.port} rejects the user or password in SIGNALS_SMTP_URL (SMTP 535)"
-    )
+        assert str(await get_failure(server.url(login="me:other@"))) == (
+            f"{LOCAL}:{server.port} rejects the user or password in SIGNALS_SMTP_URL (SMTP 535)"
+        )
 
 
 @pytest.mark.parametrize(

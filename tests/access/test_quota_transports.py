@@ -354,8 +354,7 @@ async def test_a_repeated_query_is_accepted_until_the_time_that_it_names_is_refu
 ) -> None:
     """An accepted `as_of` leaves the stored history when the clock goes back before it."""
     named = {"ticker": "BTC", "as_of": format_instant(served.clock.now)}
-    for _ in range(2):
-        assert (await call(served, transport, STATE, **named)).status == 200
+    assert [(await call(served, transport, STATE, **named)).status for _ in range(2)] == [200] * 2
     served.clock.now -= 2 * DAY_MS
     assert (await call(served, transport, STATE, **named)).status == 400
     assert count_usage(served) == 3
@@ -375,7 +374,6 @@ async def test_calls_before_the_first_compute_count_and_are_checked_when_repeate
 
 @pytest.mark.clause("4.14.13", "8.12", "8.14", "8.52")
 async def test_what_needs_no_key_is_not_counted(served: RunningService) -> None:
-    arguments = {"name": CATALOG, "arguments": {"colour": "red"}}
     answers = [
         await served.post_mcp(
             {"jsonrpc": "2.0", "id": 1, "method": method, **params}, **served.key_headers
@@ -386,7 +384,7 @@ async def test_what_needs_no_key_is_not_counted(served: RunningService) -> None:
             ("tools/call", {"params": {"name": "signals_get_nothing"}}),
             ("tools/call", {"params": {"name": CATALOG, "arguments": []}}),
             ("tools/call", {"params": {"name": CATALOG}}),
-            ("tools/call", {"params": arguments}),
+            ("tools/call", {"params": {"name": CATALOG, "arguments": {"colour": "red"}}}),
             ("tools/call", {"params": {"name": STATS}}),
         )
     ]

@@ -58,13 +58,12 @@ class Door:
     def open_sign_in(self, limit: Limit = DEFAULT_LIMIT) -> SignIn:
         """Return the SignIn of another process on the same store."""
         shop = self.shop
-        asking = Throttle(shop.store, shop.clock, "sign-in", limit)
         return SignIn(
             shop.store,
             self.billing,
             shop.claims,
             self.mailbox,
-            asking,
+            Throttle(shop.store, shop.clock, "sign-in", limit),
             shop.clock,
             skip_sleep,
             base_url=BASE_URL,
@@ -112,8 +111,7 @@ async def test_a_link_goes_to_the_reported_address_and_creates_a_session_of_its_
         assert hash_key(token) in stored
         assert token.encode() not in stored
     await door.sign_in.sign_out(session)
-    for ended in (session, "another"):
-        assert await door.find_email(ended) is None
+    assert [await door.find_email(ended) for ended in (session, "another")] == [None] * 2
 
 
 async def test_a_stranger_gets_the_same_response_and_no_mail(door: Door) -> None:

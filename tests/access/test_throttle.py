@@ -139,8 +139,7 @@ async def test_many_addresses_of_a_network_share_its_limit(
     for number in range(accepted):
         assert await attempt(throttle, pattern.format(number)) is None
     clock.now += 3000
-    for _ in range(2):
-        assert await attempt(throttle, pattern.format(accepted), source) == 7
+    assert [await attempt(throttle, pattern.format(accepted), source) for _ in range(2)] == [7] * 2
     clock.now += 7000
     assert await attempt(throttle, pattern.format(accepted)) is None
 
@@ -149,8 +148,7 @@ async def test_an_exhausted_network_does_not_lock_out_other_networks(
     store: AccessStore, clock: ManualClock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
-    for number in range(16):
-        assert await attempt(throttle, f"192.0.2.{number}") is None
+    assert [await attempt(throttle, f"192.0.2.{number}") for number in range(16)] == [None] * 16
     # Refused attempts of one network count for no limit, so they do not use up that of all clients.
     for _ in range(100):
         assert await attempt(throttle, "192.0.2.99", "the network 192.0.2.0/24") == 10

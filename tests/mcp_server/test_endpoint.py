@@ -177,12 +177,11 @@ def test_no_model_provider_refuses_a_tool(tool):
     for name, argument in shown.input_schema["properties"].items():
         assert re.fullmatch(r"[a-zA-Z0-9_]{1,64}", name)
         assert argument["type"] in {"string", "integer"}
-        known = {"type", "description", "enum", "default", "format"} | {
+        assert set(argument) <= {"type", "description", "enum", "default", "format"} | {
             "maxLength",
             "minimum",
             "maximum",
         }
-        assert set(argument) <= known
         assert argument.get("format", "date-time") == "date-time"
         assert all(isinstance(value, str) and value for value in argument.get("enum", ()))
         assert all(abs(argument.get(bound, 0)) < 2**53 for bound in ("minimum", "maximum"))

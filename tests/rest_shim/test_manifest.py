@@ -157,11 +157,11 @@ async def test_it_agrees_with_the_catalog(served):
     tiers = catalog["tiers"]
     assert shown["assets"]["total"] == catalog["assets"]["total"]
     assert shown["indicators"] == [indicator["id"] for indicator in catalog["indicators"]]
-    for name in ("universe", "alerts"):
-        assert shown["tiers"][name]["timeframes"] == tiers[name]["timeframes"]
-        assert shown["tiers"][name]["indicators"] == tiers[name]["indicators"]
-    assert shown["tiers"]["universe"]["assets"] == tiers["universe"]["assets"]
-    assert shown["tiers"]["alerts"]["assets"] == len(tiers["alerts"]["tickers"])
+    tiers["alerts"]["assets"] = len(tiers["alerts"]["tickers"])
+    assert shown["tiers"] == {
+        name: {part: tiers[name][part] for part in ("assets", "timeframes", "indicators")}
+        for name in ("universe", "alerts")
+    }
 
 
 def test_an_asset_with_alerts_is_counted_in_their_tier():
@@ -198,10 +198,9 @@ async def test_it_follows_the_published_coverage(served_alone):
 
 @pytest.mark.clause("4.1.4")
 async def test_it_describes_the_purchase_like_a_refused_key_does(served, shown):
-    refused = (await served.client.get("/api/v1/state")).json()
     assert (
         shown["how_to_buy"]
-        == refused["how_to_get_access"]
+        == (await served.client.get("/api/v1/state")).json()["how_to_get_access"]
         == describe_purchase(served.base_url).model_dump()
     )
 

@@ -414,8 +414,7 @@ async def test_the_privacy_section_covers_every_table_about_people(served: Runni
 async def test_the_privacy_section_states_how_long_data_is_kept(served: RunningService) -> None:
     stored = await read_privacy_section(served)
     cutoffs = asdict(compute_cutoffs(1000 * DAY_MS))
-    kept_days = {name: 1000 - cutoff // DAY_MS for name, cutoff in cutoffs.items()}
-    assert kept_days == {
+    assert {name: 1000 - cutoff // DAY_MS for name, cutoff in cutoffs.items()} == {
         "usage": 400,
         "unredeemed_claims": 90,
         "events": 30,

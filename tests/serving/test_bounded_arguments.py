@@ -338,8 +338,7 @@ def test_the_message_says_what_became_of_a_name(text: str, sentence: str) -> Non
 
 @pytest.mark.clause("7.38", "7.39")
 def test_several_names_are_explained_once_each() -> None:
-    message = explain("MKR,BTCC,maker,mkr,zzzz")
-    assert message == (
+    assert explain("MKR,BTCC,maker,mkr,zzzz") == (
         'ticker: unknown "MKR", "BTCC" (did you mean BTC (Bitcoin)?), "maker", "mkr", "zzzz"; '
         "accepted: one of the 252 known tickers in any case, as the catalog lists them. "
         "MKR was renamed SKY (Sky). Use SKY. Maker was renamed SKY (Sky). Use SKY."

@@ -181,13 +181,12 @@ def check_boards(ledger: Ledger, feed: Feed, times: Sequence[int], begins: int =
             for row in feed.rows
             if isinstance(row, ChangeRow) and row.created_at <= at
         }
-        readings = {
+        assert {
             (ticker, key, timeframe): reading
             for ticker, keys in ledger.find_readings(at).items()
             for key, own in keys.items()
             for timeframe, reading in own.items()
-        }
-        assert readings == {cell: row.after for cell, row in last.items()}, at
+        } == {cell: row.after for cell, row in last.items()}, at
         for timeframe in (None, "1d"):
             found = ledger.find_last_changes(at, ["ETH", "SOL", "BTC"], timeframe)
             assert sorted(found) == sorted(

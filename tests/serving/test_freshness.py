@@ -302,12 +302,9 @@ async def test_a_cached_response_becomes_stale_as_time_passes(
 ):
     overdue = NOON + HOUR_MS + 600_000
     for tool in ("signals_get_state", "signals_get_signals", "signals_get_confluence"):
-        answering.clock.now = NOON + 200_000
-        assert (await answering.answer(tool))["meta"].get("stale", False) is False
-        answering.clock.now = overdue
-        assert (await answering.answer(tool))["meta"].get("stale", False) is False
-        answering.clock.now = overdue + 1
-        assert (await answering.answer(tool))["meta"].get("stale", False) is True
+        for now, is_stale in ((NOON + 200_000, False), (overdue, False), (overdue + 1, True)):
+            answering.clock.now = now
+            assert (await answering.answer(tool))["meta"].get("stale", False) is is_stale
 
 
 async def test_the_next_update_is_rendered_again_as_time_passes(answering: Answering):

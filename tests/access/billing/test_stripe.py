@@ -159,9 +159,8 @@ async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeSh
     assert answer["next_step"]["expires_at"] == "2026-10-01T12:06:20.000Z"
     assert (session["mode"], session["amount_total"]) == ("subscription", 119_900)
     assert (session["customer_email"], session["adaptive_pricing"]) == (BUYER, {"enabled": False})
-    claim_id = session["client_reference_id"]
     assert session["metadata"] == {
-        "claim_id": claim_id,
+        "claim_id": session["client_reference_id"],
         "price": "price_yearly",
         "agent_name": "Scout",
     }
@@ -405,10 +404,9 @@ async def test_a_checkout_paid_before_the_prices_changed_gives_its_key(
 async def test_the_payment_status_is_never_read_from_our_store(shop: StripeShop) -> None:
     opened = await shop.open_checkout()
     claim_id = shop.stripe.objects[opened.session]["client_reference_id"]
-    paid = SandboxSession(
-        opened.session, claim_id, BUYER, "monthly", 129, "paid", shop.clock.now + 1
+    await shop.served.access.create_sandbox_session(
+        SandboxSession(opened.session, claim_id, BUYER, "monthly", 129, "paid", shop.clock.now + 1)
     )
-    await shop.served.access.create_sandbox_session(paid)
     assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
 
 

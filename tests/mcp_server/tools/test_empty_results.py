@@ -154,16 +154,9 @@ async def test_a_page_of_a_removed_asset_with_rows_says_that_no_more_come(served
         "meta"
     ].get("note", "")
     assert page["meta"].get("nothing_new_before") is None
-    state = await served_alone.fetch_answer(transport, STATE, ticker="BTC")
-    assert (state["meta"].get("nothing_new_before"), NO_CALL in state["meta"].get("note", "")) == (
-        None,
-        True,
-    )
-    both = await served_alone.fetch_answer(transport, STATE, ticker="BTC,NVDA")
-    assert (both["meta"].get("nothing_new_before"), NO_CALL in both["meta"].get("note", "")) == (
-        NEXT_RUN,
-        False,
-    )
+    for ticker, expected in (("BTC", (None, True)), ("BTC,NVDA", (NEXT_RUN, False))):
+        meta = (await served_alone.fetch_answer(transport, STATE, ticker=ticker))["meta"]
+        assert (meta.get("nothing_new_before"), NO_CALL in meta.get("note", "")) == expected
 
 
 async def test_readings_that_began_after_as_of_say_so(with_new, transport):
@@ -289,8 +282,7 @@ async def test_answers_for_an_asset_that_is_being_built_say_so(tmp_path, transpo
             "note"
         )
         await served.market.commit(make_batch(NOON, []))
-        meta = (await served.fetch_answer(transport, STATE))["meta"]
-        assert meta.get("building_assets", []) == []
+        assert not (await served.fetch_answer(transport, STATE))["meta"].get("building_assets")
 
 
 @pytest.mark.clause("2.4.15")

@@ -81,10 +81,9 @@ async def test_an_attempt_counts_for_every_limit_or_for_none(
     both = await attempt(41, ("192.0.2.1", 1), wide)
     assert both == RefusedAttempt(AttemptLimit("192.0.2.1", 1), 110)
     assert await attempt(100, other, wide) is None
-    counts = await run_sql(
+    assert await run_sql(
         home, "SELECT address, count(*) FROM attempts GROUP BY address ORDER BY address"
-    )
-    assert counts == [("192.0.2.0/24", 4), ("192.0.2.1", 2), ("192.0.2.2", 2)]
+    ) == [("192.0.2.0/24", 4), ("192.0.2.1", 2), ("192.0.2.2", 2)]
 
 
 async def test_attempts_of_a_clock_that_was_far_ahead_lock_no_one_out(access: AccessStore) -> None:

@@ -272,8 +272,7 @@ async def test_a_snapshot_has_the_last_reading_of_each_cell(market: MarketStore)
         make_change(later + 3, "XAU", "enzo", "1d"),
     ]
     await market.commit(make_batch(later, changes=turned))
-    after = await market.snapshot()
-    assert after.readings == {
+    assert (await market.snapshot()).readings == {
         "BTC": {"enzo": {"1h": 1, "4h": 0}, "llnr": {"1d": 1}, "ceres": {"1h": -1}},
         "ETH": {"enzo": {"1h": 1}},
         "XAU": {"enzo": {"1d": 1}},

@@ -333,11 +333,10 @@ async def test_live_keys_of_a_membership_are_limited_until_one_is_revoked(
     access: AccessStore,
     membership: int,
 ) -> None:
-    made = [
+    assert [
         await access.create_member_key(membership, make_hash(number), "own", NOW, MOST)
         for number in range(4)
-    ]
-    assert made == [True, True, False, False]
+    ] == [True, True, False, False]
     first, *_ = await access.list_member_keys(membership, 0)
     assert await access.revoke_member_key(membership, first.id, NOW + 1)
     assert await access.create_member_key(membership, make_hash(9), "own", NOW, MOST)

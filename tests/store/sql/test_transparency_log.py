@@ -33,10 +33,9 @@ TICKERS = ("BTC", "ETH", "SOL")
 
 async def commit_rows(market: MarketStore, count: int, first: int = 0) -> None:
     """Commit published changes, each with its own bar, of which every fifth is not published."""
-    numbers = range(first, first + count)
     changes = [
         make_change(NOW + number, TICKERS[number % 3], published=number % 5 > 0)
-        for number in numbers
+        for number in range(first, first + count)
     ]
     alerts = [make_alert(NOW + first + count, "CLOSE")]
     starts = dict.fromkeys(TICKERS, 5)
