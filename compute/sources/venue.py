@@ -1,7 +1,6 @@
 """A venue of the live source, an exchange or a data provider, and its retries.
 
-A venue with retries has bounded concurrency, growing waits, and a circuit breaker. Its client ends
-each request in time.
+A venue with retries has bounded concurrency, growing waits, deadlines, and a circuit breaker.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, Typ
 
 import structlog
 
-from compute.bars import DAY_S, NO_TIME, RawBar
+from compute.bars import DAY_S, HOUR_S, NO_TIME, RawBar
 
 # No venue is older than 2000, and a time in seconds or microseconds is not mistaken for one in ms.
 _PLAUSIBLE_MS: Final = range(946_684_800_000, 4_102_444_800_000)
@@ -43,7 +42,6 @@ class UnknownSymbolError(VenueError):
 class Venue(Protocol):
     """Bars and settlements by symbol; all methods but `close` may raise VenueError.
 
-    No request to the venue takes longer than some seconds.
     A bar may come up to `delay_s` after its close without being late; a venue that has to find out
     knows it after `fetch_symbols`.
     """
@@ -125,6 +123,9 @@ def read_time_s(value: Any) -> int:
     return NO_TIME if time_ms is None else time_ms // 1000
 
 
+# A call reads a long window in pages, at least 100 hours each: every page may take its time.
+PAGE_WINDOW_S: Final = 100 * HOUR_S
+LIST_PAGES: Final = 5
 # A venue that requests a longer wait is asked again after a day.
 MAX_REQUESTED_WAIT_S: Final = DAY_S
 
@@ -138,7 +139,10 @@ class RetryPolicy(NamedTuple):
     venue requests a wait of up to `max_wait_s`, it is waited for first. After `max_failures` failed
     calls in a row, or one permanent failure, the circuit is open for `circuit_open_s`.
 
-    A call whose tries have taken `max_call_s`, without the waits between them, is not retried.
+    A call whose tries have taken `max_call_s`, without the waits between them, is not retried. A
+    try ends after twice that, and as long again for each page: a client ends each request by
+    itself, but may have to wait for its pace, which ccxt measures by a clock that can be set back,
+    and venues can send pages without end.
     """
 
     max_concurrent_calls: int = 8
@@ -185,14 +189,14 @@ class RetryingVenue:
 
     async def fetch_symbols(self) -> frozenset[str]:
         """Return the symbols that the venue lists."""
-        return await self._call_with_retries(self._venue.fetch_symbols)
+        return await self._call_with_retries(self._venue.fetch_symbols, LIST_PAGES * PAGE_WINDOW_S)
 
     async def fetch_bars(
         self, symbol: str, after: int, until: int, period_s: int
     ) -> Sequence[RawBar]:
         """Return the bars of a period that close in (after, until]."""
         return await self._call_with_retries(
-            lambda: self._venue.fetch_bars(symbol, after, until, period_s)
+            lambda: self._venue.fetch_bars(symbol, after, until, period_s), until - after
         )
 
     async def fetch_funding(
@@ -200,20 +204,22 @@ class RetryingVenue:
     ) -> Sequence[tuple[int, float]]:
         """Return the settlements of a perpetual in (after, until]."""
         return await self._call_with_retries(
-            lambda: self._venue.fetch_funding(symbol, after, until)
+            lambda: self._venue.fetch_funding(symbol, after, until), until - after
         )
 
     async def fetch_time_ms(self) -> int:
         """Return the venue's own time, epoch ms; never retried, so that callers wait briefly."""
         async with self._call_slots:
             await self._wait_as_requested()
-            return await self._call_once(self._venue.fetch_time_ms)
+            return await self._call_once(self._venue.fetch_time_ms, 0)
 
     async def close(self) -> None:
         """Close the venue's connections."""
         await self._venue.close()
 
-    async def _call_with_retries(self, call: Callable[[], Awaitable[Result]]) -> Result:
+    async def _call_with_retries(
+        self, call: Callable[[], Awaitable[Result]], window_s: int
+    ) -> Result:
         """Call until it succeeds; stop early if a retry cannot help or comes too late."""
         spent_s, attempt = 0.0, 1
         async with self._call_slots:
@@ -221,7 +227,7 @@ class RetryingVenue:
                 await self._wait_as_requested()
                 began = self._elapsed_ms()
                 try:
-                    return await self._call_once(call)
+                    return await self._call_once(call, window_s)
                 except UnknownSymbolError:
                     raise
                 except VenueError as error:
@@ -247,10 +253,11 @@ class RetryingVenue:
         if not self._is_available_soon():
             raise self._last_error
 
-    async def _call_once(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Call once, and record the outcome for later calls."""
+    async def _call_once(self, call: Callable[[], Awaitable[Result]], window_s: int) -> Result:
+        """Call once, in the time for a window, and record the outcome for later calls."""
         try:
-            result = await call()
+            async with asyncio.timeout(self._policy.max_call_s * (2 + window_s / PAGE_WINDOW_S)):
+                result = await call()
         # The venue answered: an unknown symbol does not count as a failure.
         except UnknownSymbolError:
             self._failures = 0
@@ -258,6 +265,10 @@ class RetryingVenue:
         except VenueError as error:
             self._record_failure(error)
             raise
+        except TimeoutError:
+            late = VenueError(f"{self.name} did not answer in time")
+            self._record_failure(late)
+            raise late from None
         self._failures = 0
         return result
 

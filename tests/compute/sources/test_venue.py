@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from compute.bars import RawBar
+from compute.bars import HOUR_S, RawBar
 from compute.sources.venue import RetryingVenue, RetryPolicy, UnknownSymbolError, VenueError
 from tests.doubles.scripted_source import BARS, ScriptedVenue, SleepClock, yield_to_loop
 
@@ -253,6 +253,20 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_its_place(
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert await outcomes(steady, *"ABCDEF") == [BARS] * 6
+
+
+async def test_a_call_that_hangs_ends_and_one_of_a_wide_window_has_more_time(
+    venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    hasty = PATIENCE._replace(max_call_s=0.02, max_tries=1)
+    limited = RetryingVenue(venue, clock, clock.sleep, lambda: 1.0, hasty)
+    venue.hold("A")
+    wide = asyncio.ensure_future(limited.fetch_bars("A", 0, 7920 * HOUR_S, HOUR_S))
+    [failed, found] = await outcomes(limited, "A", "B")
+    assert isinstance(failed, VenueError)
+    assert (failed.reason, found) == ("scripted did not answer in time", BARS)
+    venue.release()
+    assert await wide == BARS
 
 
 async def test_a_call_that_failed_slowly_is_not_retried_and_one_that_failed_fast_is(
