@@ -82,7 +82,7 @@ async def get_view(
 
 def list_rows(page: Page) -> list[list[str]]:
     """Return the cells of the table's rows without those of runs, with single spaces."""
-    rows = [[" ".join(cell.split()) for cell in row] for row in page.rows[1:]]
+    rows = ([" ".join(cell.split()) for cell in row] for row in page.rows[1:])
     return [row for row in rows if len(row) > 1 and row[0] != "Asset"]
 
 
@@ -442,8 +442,7 @@ async def test_flips_fold_the_assets_that_only_went_neutral(served_alone: Runnin
     served_alone.clock.now = LATER
     page = await get_view(served_alone, "flips", timeframe="1h", hours="1")
     (folded,) = [one for one in page.find_all("details") if one.get("class") == "calmed"]
-    assert "open" not in folded
-    assert "1 asset that only went neutral" in page.text
+    assert ("open" in folded, "1 asset that only went neutral" in page.text) == (False, True)
     assert [row[0].split()[0] for row in list_rows(page)] == ["ETH", "BTC", "NVDA"]
 
 
@@ -588,8 +587,8 @@ async def test_each_listed_change_leads_to_the_proof_that_a_key_gets(
         assert f'"id": "{row_id}"' in explained.text
         shown = await served.get_page(f"/log/proof?id={row_id}", is_member=True)
         assert shown.text in explained.text
-        assert shown.headers["content-type"] == "text/plain; charset=utf-8"
-        assert shown.headers["cache-control"] == "no-store"
+        headers = {"content-type": "text/plain; charset=utf-8", "cache-control": "no-store"}
+        assert shown.headers.items() >= headers.items()
         assert shown.text == (await served.get_api(f"/log/proof?id={row_id}")).text
 
 
@@ -623,6 +622,5 @@ async def test_proofs_are_for_members_and_the_owner(served_alone: RunningService
 @pytest.mark.clause("21.14")
 async def test_an_unknown_row_is_an_error_page(served: RunningService) -> None:
     answer = await served.get_page("/log/proof?id=BTC", is_member=True)
-    assert answer.status_code == 400
+    assert (answer.status_code, "text/html" in answer.headers["content-type"]) == (400, True)
     assert "is not the id of a published row" in answer.text
-    assert "text/html" in answer.headers["content-type"]

@@ -97,8 +97,9 @@ async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
     assert cells == ["9600 caught up in 3 runs", "–", "–", "8", "0"]
     # Sources: health, assets, late, building, missing bars. No asset is late any more.
     assert find_row(page, "simulated")[:5] == ["delivers", "4", "0", "0", "0"]
-    assert "Source: simulated. For real prices: make live." in page.text
-    assert "Calls in the last 30 days: 1" in page.text
+    told = ("Source: simulated. For real prices: make live.", "Calls in the last 30 days: 1")
+    engine = "SQLite" if is_sqlite else "PostgreSQL"
+    assert [text for text in (*told, f"Signals {VERSION}", engine) if text not in page.text] == []
     # Keys: owner, created, last used, calls today, status, action.
     tests_key = find_row(page, "tests")
     assert (tests_key[0], tests_key[3:]) == ("operator", ["1 of 10,000", "active", "Revoke"])
@@ -111,8 +112,6 @@ async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
     assert rows.startswith("changes ")
     assert rows.endswith("commits 5")
     assert find_row(page, "Keys and sales")[1].startswith("keys 2, memberships 1, ")
-    assert f"Signals {VERSION}" in page.text
-    assert ("SQLite" if is_sqlite else "PostgreSQL") in page.text
 
 
 @pytest.mark.clause("13.7")
@@ -220,8 +219,7 @@ async def test_all_checks_run_in_the_background_and_every_process_shows_them(
                 break
         answer = await other.client.get("/operations", headers=cookie)
         page = check_page(answer, 200, "Operations", "no <answer>")
-        assert "outdated" not in page.text
-        assert "refresh" not in answer.headers
+        assert ("outdated" in page.text, "refresh" in answer.headers) == (False, False)
         assert "Last run at 2026-09-30 12:06 UTC" in page.text
 
 
