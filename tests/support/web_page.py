@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
@@ -90,8 +90,13 @@ def check_page(
     *texts: str,
     cache: str = "no-store",
     form_action: str = "'self'",
+    links: Iterable[str] = (),
+    without: Iterable[str] = (),
 ) -> Page:
-    """Assert that a response is a valid page with some texts; return the parsed page."""
+    """Assert that a response is a valid page with some texts and links, and without other texts.
+
+    Return the parsed page.
+    """
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == cache
@@ -120,10 +125,18 @@ def check_page(
     assert answer.text.partition("</head>")[0].count("<title>") == 1
     assert page.text.count(title) >= 2  # in the heading and in the title
     assert not [text for text in texts if text not in page.text], page.text
+    assert not [text for text in without if text in page.text], page.text
+    assert {*links} <= {*page.links}
     assert not [script for script in page.find_all("script") if not script.get("src")]
     names = {name for _, attributes in page.elements for name in attributes}
     assert not {name for name in names if name == "style" or name.startswith("on")}
     return page
+
+
+def read_new_key(answer: httpx.Response) -> str:
+    """Return the key that a page shows to the member who created it."""
+    (api_key,) = set(API_KEY.findall(check_page(answer, 201, "Your new key").text))
+    return str(api_key)
 
 
 async def read_page_files(served: RunningService, page: Page) -> dict[str, bytes]:
@@ -171,9 +184,10 @@ class MemberBrowser:
 
     client: httpx.AsyncClient
 
-    async def get_home(self, *texts: str) -> Page:
-        """Return the API access page, which has some texts."""
-        return check_page(await self.client.get(HOME), 200, "API access", *texts)
+    async def get_home(self, *texts: str, without: Iterable[str] = ()) -> Page:
+        """Return the API access page, which has some texts and is without others."""
+        page = await self.client.get(HOME)
+        return check_page(page, 200, "API access", *texts, without=without)
 
     async def send_form(self, path: str, **fields: str) -> httpx.Response:
         token = (await self.get_home()).fields["form_token"]
@@ -188,11 +202,7 @@ class MemberBrowser:
         return await self.send_form(await self.find_keys_path(), label=label)
 
     async def create_and_read_key(self, label: str = "laptop") -> str:
-        found = set(
-            API_KEY.findall(check_page(await self.create_key(label), 201, "Your new key").text)
-        )
-        assert len(found) == 1
-        return found.pop()
+        return read_new_key(await self.create_key(label))
 
     async def find_key_path(self, label: str) -> str:
         links = (await self.get_home()).find_all("a")
@@ -293,11 +303,17 @@ AGE = re.compile(r" (now|\d+ [hd])?$")
 
 
 async def get_board(
-    served: RunningService, *texts: str, is_member: bool = True, **filters: str
+    served: RunningService,
+    *texts: str,
+    is_member: bool = True,
+    links: Iterable[str] = (),
+    without: Iterable[str] = (),
+    **filters: str,
 ) -> Page:
     answer = await served.get_page(f"/?{urlencode(filters)}", is_member=is_member)
     is_landing = not is_member and filters in ({}, {"timeframe": "4h"})
-    return check_page(answer, 200, WELCOME if is_landing else TITLE, *texts)
+    title = WELCOME if is_landing else TITLE
+    return check_page(answer, 200, title, *texts, links=links, without=without)
 
 
 def parse_board(page: Page) -> dict[str, dict[str, str]]:

@@ -123,9 +123,10 @@ async def test_neither_a_reload_nor_a_lost_answer_buys_again_or_ends_in_an_error
             # The browser did not receive that answer, so it still has its cookie.
             buyer.cookies.update(cookies)
             assert (await buyer.post("/buy", data=MONTHLY)).headers["location"] == "./buy/key"
-        page = check_page(await buyer.get("/buy/key"), 200, "No new key to show")
+        page = check_page(
+            await buyer.get("/buy/key"), 200, "No new key to show", links=["../sign-in"]
+        )
         assert not API_KEY.search(page.text)
-        assert "../sign-in" in page.links
     (member,) = await served.access.list_memberships_by_email(BUYER)
     (held,) = await served.access.list_member_keys(member.id, 0)
     assert held.label == "Bought in a browser"
@@ -141,7 +142,7 @@ async def test_only_the_browser_that_bought_gets_the_key(
     async with httpx.AsyncClient(base_url=served.base_url, timeout=60) as other:
         check_page(await other.get(path), 200, "Pay for the premium plan", "your agent gets a key")
         paid = await other.post(path, data={"action": "pay"})
-        assert "Go back to your agent" in check_page(paid, 200, "Paid in the sandbox").text
+        check_page(paid, 200, "Paid in the sandbox", "Go back to your agent")
         page = check_page(await other.get("/buy/key"), 200, "No new key to show")
         assert not API_KEY.search(page.text)
     read_key(check_page(await buyer.get("/buy/key"), 200, "Your key"))
@@ -208,10 +209,9 @@ async def test_a_cancelled_checkout_leads_back_to_the_plans(buyer: httpx.AsyncCl
     )
     pending = check_page(await buyer.get("/buy/key"), 200, "Pay to get your key")
     assert any(link.endswith(path) for link in pending.links)
-    page = check_page(await buyer.post(path, data={"action": "cancel"}), 200, "Checkout cancelled")
-    assert "../../buy" in page.links
-    page = check_page(await buyer.get("/buy/key"), 200, "Nothing was paid")
-    assert "../buy" in page.links
+    cancelled = await buyer.post(path, data={"action": "cancel"})
+    check_page(cancelled, 200, "Checkout cancelled", links=["../../buy"])
+    check_page(await buyer.get("/buy/key"), 200, "Nothing was paid", links=["../buy"])
     assert await order(buyer) != path
 
 
@@ -259,9 +259,12 @@ async def test_if_nothing_is_sold_the_page_names_the_operator(served: RunningSer
             closed.app.state.site, operator=Operator("Ann & Co", "ann@example.com")
         )
         page = check_page(
-            await closed.client.get("/buy"), 200, "Get access", "Ann & Co gives them out"
+            await closed.client.get("/buy"),
+            200,
+            "Get access",
+            "Ann & Co gives them out",
+            links=["mailto:ann@example.com"],
         )
-        assert "mailto:ann@example.com" in page.links
         assert page.find_all("form") == []
 
 
@@ -271,14 +274,12 @@ async def test_a_visitor_buys_by_stripe_and_is_led_straight_to_the_key(shop: Str
     client = shop.served.client
     await client.get("/buy")
     answer = await client.post("/buy", data=MONTHLY)
-    page = check_page(answer, 200, "Checkout")
     session = shop.stripe.sessions()[0]
+    check_page(answer, 200, "Checkout", links=[session["url"]])
     assert answer.headers["refresh"] == f"0; url={session['url']}"
-    assert session["url"] in page.links
     assert session["metadata"]["agent_name"] == "Bought in a browser"
     assert (await client.post("/buy", data=MONTHLY)).headers["refresh"] == answer.headers["refresh"]
-    left = check_page(await client.get("/checkout/cancelled"), 200, "Nothing was paid")
-    assert "../buy" in left.links
+    check_page(await client.get("/checkout/cancelled"), 200, "Nothing was paid", links=["../buy"])
     paid = f"/checkout/paid?session_id={session['id']}"
     # The payment is still being confirmed.
     answer = await client.get(paid)
@@ -309,14 +310,14 @@ async def test_who_pays_the_link_of_an_agent_is_told_to_go_back_to_it(shop: Stri
     client = shop.served.client
     await client.get("/buy")
     opened = await shop.open_checkout()
-    page = check_page(
+    check_page(
         await client.get(f"/checkout/paid?session_id={opened.session}"),
         200,
         "Thank you",
         "Go back to your agent, if one sent you here: it fetches its key",
         "No key? Sign in with your e-mail address",
+        links=["../sign-in"],
     )
-    assert "../sign-in" in page.links
     check_page(
         await client.get("/checkout/cancelled"),
         200,

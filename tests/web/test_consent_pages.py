@@ -1,6 +1,7 @@
 """Connecting a program in a browser without scripts: sign in, buy, allow, and each refusal."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -64,9 +65,13 @@ async def show(
     title: str = CONSENT,
     *texts: str,
     form_action: str = POLICY,
+    links: Iterable[str] = (),
+    without: Iterable[str] = (),
 ) -> Page:
     answer = await client.get(build_path(pending))
-    return check_page(answer, 200, title, *texts, form_action=form_action)
+    return check_page(
+        answer, 200, title, *texts, form_action=form_action, links=links, without=without
+    )
 
 
 async def decide(
@@ -113,8 +118,8 @@ async def test_a_visitor_signs_in_by_mail_and_is_led_back_to_the_request(
         EMAIL,
         "10,000 calls",
         "2026-09-30 12:06",
+        without=["another browser"],
     )
-    assert "another browser" not in page.text
     assert page.actions == [None, "allow", "deny"]
     check_code(await decide(served.client, pending), served)
     assert "signals_request" not in served.client.cookies
@@ -370,13 +375,13 @@ async def test_a_plan_without_room_for_a_key_is_said_to_be_full(
 ) -> None:
     for number in range(MAX_LIVE_KEYS - 1):
         await member.create_and_read_key(f"key {number}")
-    page = await show(
+    await show(
         member.client,
         pending,
         "No room for another key",
         f"All {MAX_LIVE_KEYS} keys of your plan are in use",
+        links=[f"..{HOME}", f"..{build_path(pending)}"],
     )
-    assert {f"..{HOME}", f"..{build_path(pending)}"} <= set(page.links)
     token = (await member.get_home()).fields["form_token"]
     refused = await member.client.post(
         "/oauth/consent", data={"request": pending.id, "action": "allow", "form_token": token}
@@ -400,15 +405,13 @@ async def buy_on_the_way(
     client: httpx.AsyncClient, pending: PendingAuthorization, email: str
 ) -> str:
     path = f"/oauth/buy?request={pending.id}"
-    assert f"..{path}" in (await show(client, pending, "Sign in")).links
+    await show(client, pending, "Sign in", links=[f"..{path}"])
     page = check_page(await client.get(path), 200, "Buy the plan", "USD 1,199", form_action=POLICY)
     answer = await client.post(
         "/oauth/buy", data={**page.fields, "contact_email": email, "billing": "monthly"}
     )
-    page = check_page(answer, 200, "Checkout", form_action=POLICY)
     url = answer.headers["refresh"].removeprefix("0; url=")
-    assert url in page.links
-    assert f"..{build_path(pending)}" in page.links
+    check_page(answer, 200, "Checkout", form_action=POLICY, links=[url, f"..{build_path(pending)}"])
     return url
 
 
@@ -424,11 +427,13 @@ async def test_someone_without_a_plan_buys_one_in_the_sandbox_and_comes_back(
 ) -> None:
     url = await buy_on_the_way(served.client, pending, EMAIL)
     assert url.startswith(f"{served.base_url}/sandbox/checkout/")
-    paid = check_page(
-        await served.client.post(url, data={"action": "pay"}), 200, "Paid in the sandbox"
+    check_page(
+        await served.client.post(url, data={"action": "pay"}),
+        200,
+        "Paid in the sandbox",
+        links=[f"../..{build_path(pending)}"],
+        without=["agent"],
     )
-    assert f"../..{build_path(pending)}" in paid.links
-    assert "agent" not in paid.text
     await sign_in(served, pending, EMAIL)
     await show(
         served.client, pending, CONSENT, "Your payment of 2026-09-30 12:06 UTC starts the plan"
@@ -444,11 +449,11 @@ async def test_someone_without_a_plan_buys_one_by_stripe_and_comes_back(shop: St
     served = shop.served
     pending = await add_request(served)
     assert await buy_on_the_way(served.client, pending, BUYER) == shop.stripe.sessions()[0]["url"]
+    way_back = [f"..{build_path(pending)}"]
     cancelled = await served.client.get("/checkout/cancelled")
-    assert f"..{build_path(pending)}" in check_page(cancelled, 200, "Nothing was paid").links
+    check_page(cancelled, 200, "Nothing was paid", links=way_back)
     shop.stripe.pay(shop.stripe.sessions()[0]["id"])
-    paid = check_page(await served.client.get("/checkout/paid"), 200, "Thank you")
-    assert f"..{build_path(pending)}" in paid.links
+    check_page(await served.client.get("/checkout/paid"), 200, "Thank you", links=way_back)
     await sign_in(served, pending, BUYER)
     check_code(await decide(served.client, pending), served)
 
@@ -459,10 +464,9 @@ async def test_a_member_whose_plan_ended_is_led_to_buying(
 ) -> None:
     (row,) = await served.access.list_open_memberships("sandbox")
     await served.access.end_membership(row, served.clock(), "the test ended it")
-    page = await show(member.client, pending, "You have no plan yet")
-    assert f"../oauth/buy?request={pending.id}" in page.links
-    bought = await member.client.get(f"/oauth/buy?request={pending.id}")
-    page = check_page(bought, 200, "Buy the plan", form_action=POLICY)
+    offer = f"/oauth/buy?request={pending.id}"
+    await show(member.client, pending, "You have no plan yet", links=[f"..{offer}"])
+    page = check_page(await member.client.get(offer), 200, "Buy the plan", form_action=POLICY)
     assert page.fields["contact_email"] == EMAIL
     assert (await decide(member.client, pending)).headers["location"] == f"..{build_path(pending)}"
     assert await is_pending(served, pending)
@@ -567,7 +571,7 @@ async def test_nobody_else_can_allow_as_owner(
     sent = {"request": pending.id, "action": "allow_as_owner"}
     for client in (served.client, member.client):
         answer = await client.post("/oauth/consent", data=sent)
-        assert "Only the owner" in check_page(answer, 403, "Something went wrong").text
+        check_page(answer, 403, "Something went wrong", "Only the owner")
     async with run_second_service(served, owner_uid=OWN_UID) as own:
         for headers in ({"X-Forwarded-For": "127.0.0.1"}, {"Via": "1.1 proxy"}):
             answer = await own.client.post("/oauth/consent", data=sent, headers=headers)

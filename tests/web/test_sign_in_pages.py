@@ -143,12 +143,12 @@ async def test_an_invalid_address_comes_back_with_the_error_at_the_field(
             400,
             "Sign in",
             "This is not an e-mail address.",
+            without=["contact_email:"],
         )
         field = page.find_all("input")[0]
         assert (field["name"], field["aria-invalid"]) == ("contact_email", "true")
         assert field["value"] == typed
         assert field["aria-describedby"] in page.ids
-        assert "contact_email:" not in page.text
 
 
 @pytest.mark.clause("dashboard", "owner", "13.2")
@@ -172,7 +172,7 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
     assert (EMAIL in page.text) is not is_owner
     assert (await served.client.get("/operations")).status_code == (200 if is_owner else 403)
     again = await served.client.post(link)
-    assert "already used" in check_page(again, 404, "Not found").text
+    check_page(again, 404, "Not found", "already used")
     assert "set-cookie" not in again.headers
 
 
@@ -258,9 +258,8 @@ async def test_an_address_with_too_many_requests_gets_retry_after(
         for _ in range(2):
             check_page(await request_link(served), 200, "Check your inbox")
         answer = await request_link(served)
-        page = check_page(answer, 429, "Too many attempts")
+        check_page(answer, 429, "Too many attempts", "Retry after 600 seconds")
         assert answer.headers["retry-after"] == "600"
-        assert "Retry after 600 seconds" in page.text
 
 
 @pytest.mark.clause("dashboard")
@@ -356,9 +355,13 @@ async def test_signing_out_ends_all_sessions_of_the_owner_and_no_members(
 
 @pytest.mark.clause("owner")
 async def test_the_page_of_keys_leads_the_owner_to_operations(owner: httpx.AsyncClient) -> None:
-    page = check_page(await owner.get(HOME), 200, "API access")
-    assert "../operations#keys" in page.links
-    assert "There is no plan for" not in page.text
+    check_page(
+        await owner.get(HOME),
+        200,
+        "API access",
+        links=["../operations#keys"],
+        without=["There is no plan for"],
+    )
     check_page(await owner.get(f"{HOME}/requests"), 200, "Recent requests")
 
 

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -52,7 +51,7 @@ from tests.support.running_service import (
     run_service,
     served as served,
 )
-from tests.support.signals_command import capture_log, parse_events
+from tests.support.signals_command import capture_log, parse_events, select_events
 from tests.support.store_homes import StoreHome, open_access_as, open_and_close, open_home
 
 pytestmark = pytest.mark.clause("monitoring")
@@ -330,12 +329,6 @@ async def claim(served: RunningService, token: str) -> int:
     return response.status_code
 
 
-def select(lines: Any, name: str) -> list[dict[str, Any]]:
-    return [
-        event for event in parse_events(lines.getvalue().splitlines()) if event["event"] == name
-    ]
-
-
 async def test_a_full_disk_is_not_ready_before_any_call_and_after_it(served_alone: RunningService):
     assert (await readyz(served_alone))[0] == 200
     with full_disk(), capture_log("info") as lines:
@@ -343,10 +336,10 @@ async def test_a_full_disk_is_not_ready_before_any_call_and_after_it(served_alon
             assert await call(served_alone) == 503
             status, checks = await readyz(served_alone)
             assert (status, checks["access_store"]) == (503, "not writable")
-    (failed,) = select(lines, "store_failed")
+    (failed,) = select_events(lines.getvalue().splitlines(), "store_failed")
     assert str(served_alone.access._engine.name) in failed["cause"]
     assert "where" not in failed
-    (not_ready,) = select(lines, "not_ready")
+    (not_ready,) = select_events(lines.getvalue().splitlines(), "not_ready")
     assert failed["cause"] == not_ready["cause"]
     # Each kind of write is known to work again by the next one.
     assert (await call(served_alone), await buy(served_alone)) == (200, 201)
@@ -469,7 +462,7 @@ async def test_a_lost_file_stops_calls_and_sales_until_it_is_back(
                 assert (await buy(served), await claim(served, token)) == (503, 503)
             else:
                 assert (await served.get_api("/state?ticker=BTC")).status_code == 503
-        (not_ready,) = select(lines, "not_ready")
+        (not_ready,) = select_events(lines.getvalue().splitlines(), "not_ready")
         assert "stop the service" in not_ready["cause"]
         if harm == "moved away":
             (tmp_path / "elsewhere").rename(tmp_path / name)

@@ -43,7 +43,13 @@ from tests.support.running_service import (
     run_app,
     served as served,
 )
-from tests.support.signals_command import Event, capture_log, find_free_port, parse_events
+from tests.support.signals_command import (
+    Event,
+    capture_log,
+    find_free_port,
+    parse_events,
+    select_events,
+)
 from tests.support.web_page import EMAIL, buy_plan, run_second_service
 
 MCP = PATHS[0]
@@ -173,11 +179,12 @@ async def test_an_outage_is_refused_at_level_warning_on_both_transports(
     with break_usage_counting(served_alone.access), capture_log("warning") as err:
         await send(served_alone, Case("GET", path, {}, OWN_KEY), "rest")
         await send(served_alone, Case("POST", MCP, {}, OWN_KEY, call), "mcp")
-    events = parse_events(err.getvalue().splitlines())
-    lines = [without_times(event) for event in events if event["event"] == "refused"]
-    fields = {"level": "warning", "event": "refused", "tool": "signals_get_usage"}
-    outage = {**fields, "status": 503, "error": "unavailable"}
-    assert lines == [
+    outage = {
+        **{"level": "warning", "event": "refused", "tool": "signals_get_usage"},
+        **{"status": 503, "error": "unavailable"},
+    }
+    lines = select_events(err.getvalue().splitlines(), "refused")
+    assert [without_times(line) for line in lines] == [
         {"request_id": "rest", "method": "GET", "route": path, **outage},
         {"request_id": "mcp", "method": "POST", "route": MCP, **outage},
     ]
@@ -370,8 +377,7 @@ async def test_log_lines_of_a_request_have_its_id(served_alone: RunningService):
         ("refused", "first"),
         ("refused", "other"),
     ]
-    requests = [request_id for name, request_id in lines if name == "request"]
-    assert requests == ["first", "repeated", "other"]
+    assert [id_ for name, id_ in lines if name == "request"] == ["first", "repeated", "other"]
     assert (last["event"], "request_id" in last) == ("elsewhere", False)
 
 
