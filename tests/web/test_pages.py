@@ -95,9 +95,8 @@ async def test_the_api_has_no_error_pages(served: RunningService, path: str) -> 
 async def test_the_page_of_a_wrong_host_names_the_right_address(served: RunningService) -> None:
     headers = {**BROWSER, "Host": "evil.example"}
     answer = await served.client.get("/assets/<b>", headers=headers)
-    page = check_page(answer, 421, "Wrong address")
+    page = check_page(answer, 421, "Wrong address", "SIGNALS_ALLOWED_HOSTS")
     assert page.links == [f"{served.base_url}/assets/%3Cb%3E"]
-    assert "SIGNALS_ALLOWED_HOSTS" in page.text
     # Nothing is loaded from the wrong host, which would refuse it too.
     assert not page.find_all("script") + page.find_all("link")
     answer = await served.client.get("/api/v1", headers=headers)
@@ -180,11 +179,10 @@ async def test_every_icon_is_served_with_its_type(served: RunningService) -> Non
     links = Page(await served.get_page("/docs/getting-started")).find_all("link")
     icons = {link["rel"]: f"/docs/{link['href']}" for link in links if "icon" in str(link["rel"])}
     icons["fallback"] = "/favicon.ico"
-    types = {
+    assert {
         name: (await served.client.get(path)).headers["content-type"]
         for name, path in icons.items()
-    }
-    assert types == {
+    } == {
         "icon": "image/svg+xml",
         "apple-touch-icon": "image/png",
         "fallback": "image/x-icon",
@@ -265,28 +263,31 @@ def test_an_article_has_a_title_a_summary_and_unique_anchors() -> None:
 @pytest.mark.clause("pages")
 def test_links_lead_to_pages_and_others_become_text() -> None:
     html = parse_article(TEXT, ["other"]).html
-    assert '<a href="other">page</a>, <a href="other#a-part">part</a>' in html
-    assert '<a href="#what-meta-says-twice">own</a>, file,' in html
-    assert 'missing and <a href="https://example.org/x.md">elsewhere</a>' in html
+    links = (
+        '<a href="other">page</a>, <a href="other#a-part">part</a>',
+        '<a href="#what-meta-says-twice">own</a>, file,',
+        'missing and <a href="https://example.org/x.md">elsewhere</a>',
+    )
+    assert [link for link in links if link not in html] == []
 
 
 @pytest.mark.clause("pages")
 def test_tables_and_code_scroll_by_keyboard_and_marks_are_left_out() -> None:
     html = parse_article(TEXT, []).html
-    assert 'tabindex="0"><table>' in html
-    assert '<td class="right">2</td>' in html
-    assert "style" not in html
+    parts = (
+        *('tabindex="0"><table>', '<td class="right">2</td>'),
+        '<pre tabindex="0" data-copy><code>echo &#34;&lt;b&gt;&#34; &amp; done\n',
+    )
+    assert [part for part in parts if part not in html] == []
     assert html.count("</table></div>") == 1
-    assert '<pre tabindex="0" data-copy><code>echo &#34;&lt;b&gt;&#34; &amp; done\n' in html
-    assert "generated" not in html
+    assert not re.search("style|generated", html)
 
 
 @pytest.mark.clause("pages")
 @pytest.mark.clause("19.7")
 def test_what_is_for_developers_is_left_out() -> None:
     left_out = "<!-- developers -->\n## Two\n\n`make`\n\n<!-- end of developers -->\n"
-    text = f"# T\n\nOne.\n\n{left_out}Three.\n"
-    read = parse_article(text, [])
+    read = parse_article(f"# T\n\nOne.\n\n{left_out}Three.\n", [])
     assert (read.html, read.headings) == ("<p>One.</p>\n<p>Three.</p>\n", ())
 
 

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,7 @@ def test_a_variable_that_clients_read_is_accepted(variable):
 def test_a_wrong_value_fails_in_one_line_that_names_the_variable(variable, value):
     with pytest.raises(SettingsError) as caught:
         Settings.read({variable: value})
-    assert str(caught.value).startswith(f"{variable}={value!r}: ")
-    assert "\n" not in str(caught.value)
+    assert re.fullmatch(re.escape(f"{variable}={value!r}: ") + "[^\n]*", str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,8 @@ def test_a_wrong_value_that_may_be_secret_is_refused_without_printing_it(variabl
     with pytest.raises(SettingsError) as caught:
         Settings.read({variable: value})
     message = str(caught.value)
-    assert message.startswith(f"{variable}: {reason}")
+    assert re.fullmatch(re.escape(f"{variable}: {reason}") + "[^\n]*", message)
     assert "hidden" not in message
-    assert "\n" not in message
 
 
 OPTIONS = "://me:hidden@db.example:5433/signals?sslmode=require"
@@ -167,8 +166,7 @@ def test_a_secret_is_read_and_never_printed(name, value, read):
     settings = Settings.read({PREFIX + name.upper(): value})
     assert getattr(settings, name).get_secret_value() == read
     assert settings.is_stripe_live is (read == "sk_live_hidden")
-    for text in (repr(settings), str(settings), settings.model_dump_json()):
-        assert "hidden" not in text
+    assert "hidden" not in f"{settings!r} {settings} {settings.model_dump_json()}"
     if name == "database_url":
         assert settings.store_name == "postgresql://db.example:5433/signals"
 
@@ -291,8 +289,7 @@ def test_a_service_is_local_if_host_and_base_url_are_loopback(given, is_local):
 )
 def test_a_host_that_stands_for_all_addresses_is_never_advertised(given, address, is_hinted):
     settings = Settings.read({PREFIX + name: value for name, value in given.items()})
-    assert settings.address == address
-    assert (settings.address_hint is not None) is is_hinted
+    assert (settings.address, settings.address_hint is not None) == (address, is_hinted)
 
 
 @pytest.mark.parametrize(
@@ -352,9 +349,8 @@ def test_the_right_form_of_an_origin_is_suggested(value: str, meant: str | None)
 def test_host_names_addresses_ports_and_origins_are_accepted():
     hosts = "signals.example, inner.example:9000, 192.0.2.1, [2001:db8::1]:8000"
     origins = "https://app.example, http://localhost:3000/, chrome-extension://abcdef"
-    given = {PREFIX + "ALLOWED_HOSTS": hosts, PREFIX + "ALLOWED_ORIGINS": origins}
-    assert Settings.read(given).allowed_hosts == hosts
-    assert Settings.read(given).allowed_origins == origins
+    read = Settings.read({PREFIX + "ALLOWED_HOSTS": hosts, PREFIX + "ALLOWED_ORIGINS": origins})
+    assert (read.allowed_hosts, read.allowed_origins) == (hosts, origins)
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,16 @@ async def test_changes_of_state_have_a_row_for_each_reading(read: Read, served: 
     assert [row["indicator"] for row in records] == [*asset["signals"]]
     for row in records:
         change = asset["changes"][row["indicator"]].get("4h") or {}
-        assert row["since"] == change.get("since", "")
-        assert row["price"] == str(change.get("price", ""))
-    table = await read(*command)
-    columns = ["TICKER", "INDICATOR", "TF", "READING", "SINCE (UTC)", "AGE", "PRICE THEN", "MOVE"]
-    assert cells(table)[1] == columns
-    assert len(cells(table)) >= 2 + len(records)
+        assert (row["since"], row["price"]) == (
+            change.get("since", ""),
+            str(change.get("price", "")),
+        )
+    _, columns, *rows = cells(await read(*command))
+    assert columns == [
+        *("TICKER", "INDICATOR", "TF", "READING"),
+        *("SINCE (UTC)", "AGE", "PRICE THEN", "MOVE"),
+    ]
+    assert len(rows) >= len(records)
     assert json.loads(await read(*command, "--json"))["assets"] == [asset]
 
 
@@ -95,9 +99,10 @@ async def test_state_shows_only_the_timeframes_that_it_has(read: Read):
 @pytest.mark.clause("operation")
 async def test_the_board_has_a_letter_for_each_reading_and_explains_them(read: Read):
     printed = await read("board", "--timeframe", "1d", "--asset-class", "metal")
-    lines = printed.splitlines()
-    assert lines[1].split() == ["TICKER", "1d:", *"TBRCELP"]
-    assert lines[2].split() == ["XAU", *"DDDNDDD"]
+    assert [line.split() for line in printed.splitlines()[1:3]] == [
+        ["TICKER", "1d:", *"TBRCELP"],
+        ["XAU", *"DDDNDDD"],
+    ]
     assert "E enzo" in printed
     assert "U bullish  D bearish  N neutral" in printed
 
