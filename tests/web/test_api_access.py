@@ -63,8 +63,9 @@ async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
     shown = API_KEY.findall(page.text)
     assert len(shown) == 2  # By itself, and in the line for the shell.
     assert f"export SIGNALS_API_KEY={shown[0]}" in page.text
-    copied = [text["data-copy"] for text in page.find_all("pre")]
-    assert copied[:3] == ["the key", "the line for the shell", "the lines for Claude Code"]
+    assert [text["data-copy"] for text in page.find_all("pre")][:3] == [
+        *("the key", "the line for the shell", "the lines for Claude Code"),
+    ]
     assert not API_KEY.search((await member.get_home()).text)
 
 

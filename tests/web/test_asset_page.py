@@ -113,8 +113,9 @@ async def test_the_newest_changes_are_feed_rows_at_the_bar_that_fired(served):
     ]
     assert [row[0] for row in rows] == ["09-30 10:00", "09-30 08:00", "09-30 06:00"]
     # Each time leads to its bar on the chart.
-    bars = [one["data-at"] for one in page.find_all("a") if "data-at" in one]
-    assert bars == [str(NOON // HOUR_MS * 3600 - hours * 3600) for hours in (2, 4, 6)]
+    assert [one["data-at"] for one in page.find_all("a") if "data-at" in one] == [
+        str(NOON // HOUR_MS * 3600 - hours * 3600) for hours in (2, 4, 6)
+    ]
 
 
 @pytest.mark.clause("pages")
@@ -133,8 +134,9 @@ async def test_lanes_draw_every_reading_since_the_store_has_it(served):
         ["bearish", 333.0, 342.0],
     ]
     assert chart["lanes"][-1]["spans"] == [["bullish", 0.0, 334.0], ["bearish", 334.0, 342.0]]
-    spans = [rect["width"] for rect in page.find_all("rect") if rect["class"] == "bearish"]
-    assert spans == ["0.58%", "2.63%", "2.34%"]
+    assert [rect["width"] for rect in page.find_all("rect") if rect["class"] == "bearish"] == [
+        *("0.58%", "2.63%", "2.34%"),
+    ]
 
 
 @pytest.mark.clause("pages", "15.3")
@@ -199,8 +201,11 @@ async def test_a_timeframe_that_is_not_covered_has_no_chart(served):
 @pytest.mark.clause("15.5")
 async def test_each_page_leads_to_its_neighbours_on_the_board_and_finds_any_asset(served):
     # By class, then by ticker: BTC, DARK, ETH, MATIC, NVDA, XAU.
-    middle = await asset_page(served, "NVDA")
-    assert {"../assets/MATIC?timeframe=4h", "../assets/XAU?timeframe=4h"} <= {*middle.links}
+    await asset_page(
+        served,
+        "NVDA",
+        links=["../assets/MATIC?timeframe=4h", "../assets/XAU?timeframe=4h"],
+    )
     first, last = await asset_page(served, "BTC"), await asset_page(served, "XAU")
     for page, neighbour in ((first, "DARK"), (last, "NVDA")):
         links = [link for link in page.links if "timeframe=4h" in link]
@@ -252,8 +257,8 @@ async def test_the_list_has_every_tracked_asset_and_no_cache_keeps_that_of_a_mem
             " ".join(asset.alerts) or "–",
         ]
     assert len(answer.content) < MAX_BYTES
-    members = check_page(await served.get_page("/assets", is_member=True), 200, "Assets")
-    assert members.rows == page.rows
+    members = await served.get_page("/assets", is_member=True)
+    assert check_page(members, 200, "Assets").rows == page.rows
 
 
 @pytest.mark.clause("19.8")
@@ -306,8 +311,7 @@ def test_prices_fill_the_pane_from_the_lowest_low_to_the_highest_high() -> None:
     # One candle rose; one fell, and one closed where it opened.
     top, middle, bottom = map(chart.find_y, (112, 110, 100))
     assert chart.draw_candles(rising=True).startswith(f"M5 {top}V{bottom}M2 {middle}h6")
-    assert chart.draw_candles(rising=True).count("z") == 2
-    assert chart.draw_candles(rising=False).count("z") == 1
+    assert [chart.draw_candles(rising=each).count("z") for each in (True, False)] == [2, 1]
     assert chart.draw_volumes().startswith(f"M2 {PRICE_HEIGHT}h6v-18.0h-6z")
 
 

@@ -179,8 +179,9 @@ class MovingPrices(Prices):
     async def load_summaries(self) -> Mapping[str, PriceSummary]:
         if not self.has_moved:
             self.has_moved = True
-            change = make_change(NOON + HOUR_MS, "NVDA", "ceres", "4h", -1, 0)
-            await self.market.commit(make_batch(NOON + HOUR_MS, [change]))
+            await self.market.commit(
+                make_batch(LATER, [make_change(LATER, "NVDA", "ceres", "4h", -1, 0)])
+            )
         return await super().load_summaries()
 
 
@@ -411,9 +412,11 @@ async def test_files_have_the_rows_and_the_order_of_the_page(served, query, is_m
 @pytest.mark.clause("16.6")
 async def test_a_member_stars_assets_without_a_script(served):
     ann, bob = [await create_session_cookie(served.access, served.clock) for _ in range(2)]
-    led = await press(served, ann, add="btc", back="timeframe=1d&sort=asset&x=1")
-    assert led == "./?timeframe=1d&sort=asset#BTC"
-    assert await press(served, ann, add="XAU", back="sort=size") == "./?timeframe=4h#XAU"
+    for ticker, back, leads_to in (
+        ("btc", "timeframe=1d&sort=asset&x=1", "./?timeframe=1d&sort=asset#BTC"),
+        ("XAU", "sort=size", "./?timeframe=4h#XAU"),
+    ):
+        assert await press(served, ann, add=ticker, back=back) == leads_to
     page = check_page(await served.get_page("/", cookie=ann), 200, TITLE)
     stars = list_stars(page)
     assert {ticker for ticker, action in stars.items() if action == "remove"} == {"BTC", "XAU"}
@@ -460,8 +463,9 @@ async def test_the_board_says_for_how_long_and_what_changed_at_the_last_candle(
 ):
     # At 16:03, BTC turns bullish on 4h; nothing else changes.
     later = NOON + 4 * HOUR_MS
-    turned = make_change(later, "BTC", "ceres", "4h", 1, 0)
-    await served_alone.market.commit(make_batch(later, [turned]))
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "BTC", "ceres", "4h", 1, 0)])
+    )
     page = await get_board(served_alone, sort="changed")
     assert "1 change at 16:03 UTC" in " ".join(page.text.split())
     head, first, *_ = page.rows
@@ -491,8 +495,9 @@ async def test_the_time_of_the_data_is_cheap_to_ask(served_alone: RunningService
     (status,) = [one for one in page.find_all("p") if one.get("id") == "fresh"]
     shown = {"as_of": status["data-as-of"], "next_update": status["data-next"]}
     assert shown.items() <= first.json().items()
-    change = make_change(LATER, "NVDA", "ceres", "4h", -1, 0)
-    await served_alone.market.commit(make_batch(LATER, [change]))
+    await served_alone.market.commit(
+        make_batch(LATER, [make_change(LATER, "NVDA", "ceres", "4h", -1, 0)])
+    )
     newer = await fetch(served_alone.client, "GET", address, 200, headers=known)
     assert newer.json().items() >= {"as_of": "2026-09-30T13:03:00.000Z", "changes": 1}.items()
 
@@ -539,12 +544,6 @@ CHANGED_AT = {
 }
 
 
-def list_rows(**view: str) -> list[str]:
-    query = BoardQuery.model_validate(view)
-    heat = build_heat_map(LISTED, STATES, PRICES, query, ["CC"], CHANGED_AT, AS_OF)
-    return [row.ticker for row in heat.rows]
-
-
 @pytest.mark.clause("16.1")
 @pytest.mark.parametrize(
     ("timeframe", "scores"), [("4h", [2, -2, 1, None]), ("all", [1, -3, 3, None])]
@@ -588,14 +587,17 @@ def test_the_score_is_bullish_minus_bearish_readings(timeframe, scores):
 )
 @pytest.mark.clause("pages")
 def test_columns_sort_and_filter_the_rows_and_missing_values_come_last(view, tickers):
-    assert list_rows(**view) == tickers.split()
+    query = BoardQuery.model_validate(view)
+    heat = build_heat_map(LISTED, STATES, PRICES, query, ["CC"], CHANGED_AT, AS_OF)
+    assert [row.ticker for row in heat.rows] == tickers.split()
 
 
 @pytest.mark.clause("16.9")
 @pytest.mark.clause("pages")
 def test_the_strip_counts_the_last_candle_and_the_leanings_of_each_class():
-    query = BoardQuery(asset_class="crypto")
-    heat = build_heat_map(LISTED, STATES, PRICES, query, (), CHANGED_AT, AS_OF)
+    heat = build_heat_map(
+        LISTED, STATES, PRICES, BoardQuery(asset_class="crypto"), (), CHANGED_AT, AS_OF
+    )
     # AA's ceres turned bullish, BB's enzo bearish; AA and CC lean up, BB down.
     assert (heat.turned, heat.leanings) == ({"bullish": 1, "bearish": 1}, {"stock": (2, 1)})
     assert heat.rows == []

@@ -337,8 +337,7 @@ async def checkout_url(served: RunningService) -> str:
 async def begun(served: RunningService, **body: str) -> str:
     given = {"contact_email": "agent@example.com", **body}
     response = await fetch(served.client, "POST", "/api/v1/access/checkout", 201, json=given)
-    url: str = response.json()["checkout_url"]
-    return url
+    return str(response.json()["checkout_url"])
 
 
 async def sent(served: RunningService, url: str, content: str | bytes) -> httpx.Response:
@@ -370,8 +369,8 @@ async def test_the_page_shows_plan_price_address_and_that_no_money_moves(
         "no money moves",
         "This checkout expires on 2026-10-01 12:06 UTC",
     )
-    assert page.actions == ["pay", "cancel"]
-    assert page.find_all("form") == [{"method": "post"}]  # To the page's own address.
+    # The form is sent to the page's own address.
+    assert (page.actions, page.find_all("form")) == (["pay", "cancel"], [{"method": "post"}])
 
 
 @pytest.mark.clause("sales")

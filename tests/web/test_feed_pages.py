@@ -254,8 +254,9 @@ async def test_a_form_keeps_the_chosen_values(served):
         "since": "2026-09-29T00:00",
         "limit": "7",
     }.items() <= page.fields.items()
-    chosen = {option["value"] for option in page.find_all("option") if "selected" in option}
-    assert chosen == {"all", "trend_oracle", "", "newest"}
+    assert {option["value"] for option in page.find_all("option") if "selected" in option} == {
+        *("all", "trend_oracle", "", "newest"),
+    }
     (more,) = [one for one in page.find_all("details") if "class" not in one]
     assert "open" in more
 
@@ -396,8 +397,9 @@ async def test_each_view_of_the_feed_is_an_atom_feed_for_members_and_keys(served
         feed = read_atom(answer)
         ids = [one.text or "" for one in feed.findall("a:entry/a:id", ATOM)]
         assert [id_.partition(":")[2].partition(":")[2] for id_ in ids] == [r["id"] for r in rows]
-        times = [one.text for one in feed.findall("a:entry/a:updated", ATOM)]
-        assert times == [row["created_at"] for row in rows]
+        assert [one.text for one in feed.findall("a:entry/a:updated", ATOM)] == [
+            row["created_at"] for row in rows
+        ]
         assert feed.findtext("a:id", "", ATOM) == f"{served.base_url}/feed?{query}"
         title = feed.findtext("a:entry/a:title", "", ATOM)
         change = rows[0]["transition"]

@@ -76,8 +76,9 @@ async def test_a_visitor_is_redirected_to_the_sign_in_form_also_with_an_unknown_
     answer = await served.client.get("/settings", follow_redirects=True)
     page = check_page(answer, 200, "Sign in")
     assert str(answer.url) == f"{served.base_url}/sign-in"
-    fields = [(one["name"], one["type"], one["autocomplete"]) for one in page.find_all("input")]
-    assert fields == [("contact_email", "email", "email")]
+    assert [(one["name"], one["type"], one["autocomplete"]) for one in page.find_all("input")] == [
+        ("contact_email", "email", "email")
+    ]
 
 
 @pytest.mark.clause("dashboard")
@@ -94,8 +95,7 @@ async def test_members_and_strangers_get_the_same_response_but_only_members_get_
         assert answer.content == answers[0].content
         assert dict(answer.headers) | OWN == dict(answers[0].headers) | OWN
         assert "set-cookie" not in answer.headers
-    mails = [await served.mailbox.wait_for_mail() for _ in range(2)]
-    assert [mail["To"] for mail in mails] == [EMAIL, EMAIL]
+    assert [(await served.mailbox.wait_for_mail())["To"] for _ in range(2)] == [EMAIL, EMAIL]
     assert served.mailbox.mails.empty()
 
 

@@ -205,8 +205,7 @@ async def paid(served: RunningService) -> str:
     begun = (await served.client.post("/api/v1/access/checkout", json=body)).json()
     page = await served.client.post(begun["checkout_url"], data={"action": "pay"})
     assert page.status_code == 200
-    token: str = begun["claim_token"]
-    return token
+    return str(begun["claim_token"])
 
 
 async def claimed(served: RunningService, token: str) -> dict[str, Any]:

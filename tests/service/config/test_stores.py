@@ -146,13 +146,17 @@ async def test_simulated_and_live_data_share_their_keys_in_either_order(
     monkeypatch.chdir(tmp_path)
     first, second = (Settings(source=source) for source in sources)
     await start(first)
-    given = {"database_url": "", "source": second.source}
-    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "a", **given)
+    made = await asyncio.to_thread(
+        *(run_signals, tmp_path, "keys", "create", "--label", "a"),
+        database_url="",
+        source=second.source,
+    )
     assert (made.returncode, made.stderr) == (0, "")
     async with AsyncExitStack() as stack:
         found = [one async for one in check_market(Case(second, wall_clock, stack))]
-    text = f"not started yet: the next start creates {tmp_path}/{second.market_path}"
-    assert found == [("warn", text)]
+    assert found == [
+        ("warn", f"not started yet: the next start creates {tmp_path}/{second.market_path}")
+    ]
     for settings in (second, first):
         async with open_both(settings) as (market, access):
             assert await market.find_access_id() == await access.get_id()
