@@ -3,7 +3,8 @@
 Contact addresses are checked, and access requests are stored once per address.
 """
 
-from contextlib import nullcontext
+import asyncio
+from contextlib import AsyncExitStack, nullcontext
 
 import pytest
 
@@ -68,6 +69,21 @@ async def test_addresses_and_kinds_are_counted_separately(
         for address in ("192.0.2.1", "192.0.2.2"):
             assert await attempt(throttle, address) is None
             assert await attempt(throttle, address) == 10
+
+
+async def test_concurrent_attempts_of_several_processes_are_counted_exactly(
+    clock: ManualClock, home: StoreHome
+) -> None:
+    async with AsyncExitStack() as stores:
+        throttles = [
+            Throttle(
+                await stores.enter_async_context(open_and_close(home.open_access())),
+                *(clock, "checkout", Limit(5, 10)),
+            )
+            for _ in range(3)
+        ]
+        answers = await asyncio.gather(*map(attempt, throttles * 10))
+    assert answers.count(None) == 5
 
 
 async def test_a_smaller_limit_holds_for_attempts_made_before(

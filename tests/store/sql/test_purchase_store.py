@@ -205,6 +205,21 @@ async def test_the_end_of_a_membership_is_told_and_revokes_its_live_keys_and_no_
     assert told == [(NOW + 50, "deleted"), (None, None), (NOW + 50, "deleted")]
 
 
+async def test_an_event_is_handled_once(access: AccessStore) -> None:
+    assert not await access.is_event_handled("evt_1")
+    for at in (NOW, NOW + 1):
+        await access.mark_event_handled("evt_1", at)
+    assert await access.is_event_handled("evt_1")
+    assert not await access.is_event_handled("evt_2")
+
+
+async def test_a_sandbox_checkout_is_settled_once(access: AccessStore) -> None:
+    await access.create_sandbox_session(SESSION)
+    for status in ("paid", "cancelled"):
+        await access.settle_sandbox_session("sb_1", status)
+        assert await access.find_sandbox_session("sb_1") == replace(SESSION, status="paid")
+
+
 @pytest.mark.clause("8.51")
 async def test_only_lapsed_unredeemed_checkouts_are_listed_and_can_be_deleted(
     access: AccessStore, home: StoreHome
