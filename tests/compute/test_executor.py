@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
@@ -290,13 +291,18 @@ class Stopped:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The scheduler of two worker processes."""
-    with LocalCluster(
-        n_workers=2,
-        processes=True,
-        threads_per_worker=1,
-        dashboard_address=":0",
-        silence_logs="CRITICAL",
-    ) as cluster:
+    # A `LocalCluster` drops a killed worker that is not back within 15 seconds, which it is not on
+    # a machine under load. Without workers a job would wait forever.
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        LocalCluster(
+            n_workers=2,
+            processes=True,
+            threads_per_worker=1,
+            dashboard_address=":0",
+            silence_logs="CRITICAL",
+        ) as cluster,
+    ):
         yield cluster.scheduler_address
 
 
@@ -313,8 +319,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 
 
 async def kill_one(address: str) -> int:
-    """Kill a worker; return its process id. Its nanny starts another."""
+    """Kill one of two workers; return its process id. Its nanny starts another."""
     async with Client(address, asynchronous=True, set_as_default=False) as client:
+        await client.wait_for_workers(2, timeout=300)
         pid = next(iter((await client.run(os.getpid)).values()))
     os.kill(pid, signal.SIGKILL)
     return pid
