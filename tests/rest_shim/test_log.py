@@ -287,7 +287,7 @@ async def test_reads_of_the_log_need_a_key_and_are_counted(
 async def test_a_row_that_is_not_signed_yet_is_proven_later(
     served: RunningService, tmp_path: Any
 ) -> None:
-    await commit_flips(served, 3)
+    await commit_flips(served, 1)
     leaves = (await served.get_api("/log/leaves")).json()
     assert len(leaves["leaves"]) == leaves["size"] == 8
     newest = (await fetch_rows(served))[-1]["id"]

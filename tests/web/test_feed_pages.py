@@ -500,6 +500,9 @@ async def test_visitors_see_a_labelled_sample_and_the_same_whatever_is_stored(
 async def test_the_whole_sample_feed_is_the_published_sample(served):
     shown = await served.get_page("/feed.json?tier=all")
     assert shown.content == (await served.client.get("/api/v1/signals/sample")).content
+    page = await served.get_page("/feed?tier=all")
+    for name in ("content-security-policy", "referrer-policy", "x-content-type-options"):
+        assert shown.headers[name] == page.headers[name]
 
 
 @pytest.mark.clause("pages", "16.5", "17.10")

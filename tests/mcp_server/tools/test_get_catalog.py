@@ -457,5 +457,6 @@ async def test_the_view_tickers_has_the_names_and_classes_of_all_assets(tmp_path
 async def test_the_view_tickers_has_only_requested_ones(served, transport):
     short = await served.fetch_answer(transport, CATALOG, view="tickers", ticker="btc,XAU")
     assert short["tickers"] == {"crypto": "BTC Bitcoin", "metal": "XAU Gold"}
+    assert "Only BTC, XAU listed; every count is of all assets." in short["note"]
     one = await served.fetch_answer(transport, CATALOG, view="tickers", ticker="BTC")
     assert len(to_json(one)) < 350
