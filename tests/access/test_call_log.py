@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from access import call_log
 from access.call_log import CALLS_KEPT_PER_KEY, CallLog
 from schemas.vocabulary import DAY_MS
 from store.access_rows import LoggedCall
@@ -87,7 +86,7 @@ async def test_a_flood_on_one_key_writes_no_more_than_is_kept_and_drops_no_other
 async def test_a_failing_store_loses_only_the_keys_beyond_the_bound(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_log, "MAX_PENDING_KEYS", 50)
+    monkeypatch.setattr("access.call_log.MAX_PENDING_KEYS", 50)
     run_sql(logged.path, "ALTER TABLE calls RENAME TO mislaid")
     for key in range(55):
         logged.add(key, 1000 * key, 100)
@@ -106,13 +105,13 @@ async def test_a_failing_store_loses_only_the_keys_beyond_the_bound(
 async def test_the_log_is_flushed_in_intervals_and_when_it_ends(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_log, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr("access.call_log.FLUSH_INTERVAL_S", 0.01)
     running = asyncio.create_task(logged.log.run())
     logged.add(4, 0)
     async with asyncio.timeout(30):
         while not await logged.list_times(4):
             await asyncio.sleep(0)
-    monkeypatch.setattr(call_log, "FLUSH_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("access.call_log.FLUSH_INTERVAL_S", 3600.0)
     logged.add(7, 1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -66,7 +66,6 @@ OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 @pytest.fixture
 async def held(home: StoreHome) -> AsyncIterator[HeldStore]:
     async with open_and_close(home.open_access(HeldStore)) as store:
-        assert isinstance(store, HeldStore)
         store.hold()
         yield store
 
@@ -312,11 +311,10 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
     next_day = asyncio.create_task(outcomes(quota_guard, api_key, 2))
     await asyncio.sleep(0)
     held.let_go.set()
-    for decided, resets_at, retry_after_s in (
+    for (admitted, refused), resets_at, retry_after_s in (
         (await late, "2026-10-01T00:00:00.000Z", 1),
         (await next_day, "2026-10-02T00:00:00.000Z", 86_400),
     ):
-        admitted, refused = decided
         assert isinstance(admitted, Caller)
         assert isinstance(refused, ApiError)
         assert admitted.quota.resets_at == resets_at

@@ -16,7 +16,6 @@ from access.members import (
     watch,
 )
 from schemas.errors import ApiError
-from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
 from store.access_rows import normalize_email
 from store.sql.access_store import AccessStore
@@ -47,9 +46,7 @@ class Counter:
         return MemberKeys(shop.store, self.billing, shop.claims, shop.clock, timeout_s)
 
     async def buy(self, email: str = MINE) -> str:
-        claimed = await self.shop.claim(self.tokens[await self.pay(email)])
-        assert isinstance(claimed, ActiveClaim)
-        return claimed.api_key
+        return (await self.shop.claim(self.tokens[await self.pay(email)])).api_key
 
     async def pay(self, email: str = MINE) -> str:
         """Pay a checkout without claiming it; return its session."""

@@ -151,8 +151,7 @@ def parse_quota(headers: Any) -> tuple[int, int, str] | None:
 
 def count_usage(served: RunningService) -> int:
     (row,) = run_sql(served.access._engine.path, "SELECT coalesce(sum(used), 0) FROM usage")
-    total: int = row[0]
-    return total
+    return row[0]
 
 
 async def bought(served: RunningService, mode: Mode) -> dict[str, str]:

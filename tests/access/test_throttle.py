@@ -243,9 +243,8 @@ async def test_requests_are_refused_while_too_many_wait_for_an_answer(
 ) -> None:
     await put(held_shop)
     async with held_shop.store._engine.begin_write() as db:
-        columns = "contact_email, created_at, updated_at"
         others = [(f"{number}@example.com", NOON, NOON) for number in range(MAX_REQUESTS - 1)]
-        await db.insert("access_requests", columns, others)
+        await db.insert("access_requests", "contact_email, created_at, updated_at", others)
     with pytest.raises(ApiError) as refused:
         await put(held_shop, contact_email="new@example.com")
     error = refused.value

@@ -78,8 +78,6 @@ async def bridged(folder: Path, url: str, api_key: str = KEY) -> AsyncIterator[P
 
 
 async def exchange(process: Process, line: str) -> Any:
-    assert process.stdin is not None
-    assert process.stdout is not None
     process.stdin.write(line.encode() + b"\n")
     return json.loads(await asyncio.wait_for(process.stdout.readline(), ENDS_WITHIN_S))
 

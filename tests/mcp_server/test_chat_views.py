@@ -20,7 +20,6 @@ WITH_VIEWS = {"extensions": {"io.modelcontextprotocol/ui": VIEWS}}
 CHART, BOARD = "ui://signals/chart.html", "ui://signals/board.html"
 LIST, READ, DRAW = "resources/list", "resources/read", "signals_draw_page"
 SESSION, MODERN = "mcp-session-id", "2026-07-28"
-WAYS = ["session", "meta", MODERN]
 
 
 class Host:
@@ -54,7 +53,7 @@ def begin(capabilities: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=["session", "meta", MODERN])
 def host(request: pytest.FixtureRequest, served: RunningService) -> Host:
     return Host(served, request.param)
 

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.clause("documents")
 BASE = "https://signals.example.com"
 URL = f"{BASE}/api/v1/mcp"
 PLACEHOLDER = "YOUR_API_KEY"
-LINKED = [host for host in HOSTS if host.link]
 
 
 def row(name: str, base_url: str = BASE) -> str:
@@ -196,7 +195,7 @@ def parse_link(client: Client) -> tuple[str, Any]:
 
 
 def test_install_links_have_the_documented_form():
-    links = {client.name: parse_link(client) for client in LINKED}
+    links = {client.name: parse_link(client) for client in HOSTS if client.link}
     assert {name: address for name, (address, _) in links.items()} == {
         "cursor": "cursor://anysphere.cursor-deeplink/mcp/install",
         "vscode": "vscode:mcp/install",

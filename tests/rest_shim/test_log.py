@@ -38,7 +38,6 @@ COVERED = (
     *("id", "tier", "ticker", "indicator", "timeframe", "direction", "transition", "change_type"),
     *("action", "price", "created_at"),
 )
-IMMUTABLE = "public, max-age=31536000, immutable"
 Row = dict[str, Any]
 
 
@@ -131,7 +130,7 @@ async def read_tile(served: RunningService, path: str) -> int:
     if response.status_code != 200:
         assert response.json()["error"] == "invalid_parameter"
         return response.status_code
-    assert response.headers["cache-control"] == IMMUTABLE
+    assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert response.headers["content-type"] == "application/octet-stream"
     assert not len(response.content) % 32
     return len(response.content) // 32
@@ -224,11 +223,10 @@ async def test_the_open_files_reveal_nothing_about_a_row(served: RunningService)
 def list_contents(known: Row) -> list[Row]:
     """Return all rows that could be the known one, given its times, its epoch and its price."""
     *_, closed, epoch = known["id"].split(".")
-    readings = ("bullish", "bearish", "neutral")
     cells = itertools.product([asset.ticker for asset in ASSETS], LOGGED_IDS, TIMEFRAMES)
     rows = []
     for (ticker, indicator, timeframe), (before, after) in itertools.product(
-        cells, itertools.permutations(readings, 2)
+        cells, itertools.permutations(("bullish", "bearish", "neutral"), 2)
     ):
         change_type = "deactivation" if after == "neutral" else "reversal"
         rows.append(
@@ -339,7 +337,6 @@ async def test_a_checkpoint_is_revalidated_and_cosignatures_are_served(
     tag = {"If-None-Match": first.headers["etag"]}
     assert (await served.client.get(f"{LOG}/checkpoint", headers=tag)).status_code == 304
     stored = await served.market.feed_log.checkpoint()
-    assert stored.note is not None
     cosigned = CheckpointRow(stored.size, f"{stored.note}— witness.example AAAA\n", stored.vkey)
     await served.market.feed_log.save_checkpoint(cosigned)
     second: httpx.Response = await served.client.get(f"{LOG}/checkpoint", headers=tag)

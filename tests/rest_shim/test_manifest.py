@@ -221,7 +221,6 @@ def test_the_limits_equal_those_of_the_contract():
         "page_size": {"default": 50, "max": 200},
         "retention_days": {"universe": 365, "alerts": 90},
     }
-    assert build_manifest("http://h", None).polling.recommended_interval_s == 900
 
 
 @pytest.mark.clause("8.1")

@@ -16,7 +16,6 @@ from hypothesis import given, strategies as st
 from access.keys_and_quota import generate_key, hash_key
 from schemas.errors import ApiError
 from schemas.vocabulary import TIMEFRAMES, format_instant
-from serving import fair_share
 from serving.fair_share import (
     MAX_CALLS,
     MAX_LIVE_KEYS,
@@ -38,7 +37,6 @@ from tests.support.example_market import ASSETS, NOON, make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import DEADLINE_S, GatedMarket, SqliteHome, StoreHome
 
-CALLERS = st.sampled_from(["a", "b", "c"])
 INDEXES = st.integers(0, 50)
 SLOTS, PLACES = 2, 4
 TURNS = 12
@@ -147,7 +145,7 @@ def pick(calls: list[Call], index: int) -> Call | None:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("call"), CALLERS),
+        st.tuples(st.just("call"), st.sampled_from("abc")),
         st.tuples(st.sampled_from(["end", "cancel", "disconnect", "end and cancel"]), INDEXES),
     ),
     max_size=60,
@@ -200,7 +198,7 @@ def test_a_call_that_waits_is_refused_after_a_second_and_a_bit_for_each_one_befo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert MAX_WAIT_S == 1
-    monkeypatch.setattr(fair_share, "MAX_WAIT_S", 0.0)
+    monkeypatch.setattr("serving.fair_share.MAX_WAIT_S", 0.0)
 
     async def check() -> None:
         share, clock = FairShare(1), asyncio.get_running_loop().time
@@ -560,7 +558,7 @@ async def contested(
     home: StoreHome, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Contested]:
     # A call that waits for a place is not refused, however slow the test is.
-    monkeypatch.setattr(fair_share, "MAX_WAIT_S", DEADLINE_S)
+    monkeypatch.setattr("serving.fair_share.MAX_WAIT_S", DEADLINE_S)
     timers, outcomes = ManualTimers(), list[str]()
     share = FairShare(clock=timers.clock)
     address = Path(home.address) if isinstance(home, SqliteHome) else home.address
@@ -571,7 +569,6 @@ async def contested(
         fair_share=share,
         on_call=lambda tool, outcome, seconds: outcomes.append(outcome),
     ) as served:
-        assert isinstance(served.market, HeldMarket)
         greedy_key = await served.keys.create("greedy")
         try:
             yield Contested(served, served.market, share, timers, transport, greedy_key, outcomes)
@@ -604,7 +601,7 @@ async def test_a_call_that_waits_too_long_for_a_place_is_refused_and_not_counted
     contested: Contested, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await contested.hold(MAX_CALLS)
-    monkeypatch.setattr(fair_share, "MAX_WAIT_S", 0.0)
+    monkeypatch.setattr("serving.fair_share.MAX_WAIT_S", 0.0)
     refused = await contested.call(STATE, contested.greedy_key, **HELD_CALLS[-1])
     assert (refused.status, refused.code, refused.retry_after_s) == (429, "rate_limited", 1)
     # The quota is not known, because it is looked up when the call is counted.

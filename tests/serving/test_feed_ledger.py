@@ -18,7 +18,6 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     Direction,
 )
-from serving import feed_ledger as ledger_module
 from serving.feed_ledger import Ledger, read_ledger
 from serving.signal_rows import FeedQuery, build_signal
 from serving.snapshot import build_snapshot
@@ -54,9 +53,9 @@ async def market(home: StoreHome) -> AsyncIterator[MarketStore]:
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every search take several steps, and half of the lists of tickers long ones."""
-    monkeypatch.setattr(ledger_module, "FIRST_STEP", 8)
-    monkeypatch.setattr(ledger_module, "LONGEST_STEP", 32)
-    monkeypatch.setattr(ledger_module, "MAX_INDEXED_TICKERS", 2)
+    monkeypatch.setattr("serving.feed_ledger.FIRST_STEP", 8)
+    monkeypatch.setattr("serving.feed_ledger.LONGEST_STEP", 32)
+    monkeypatch.setattr("serving.feed_ledger.MAX_INDEXED_TICKERS", 2)
 
 
 class Feed:
@@ -237,7 +236,6 @@ async def test_every_row_is_written_as_its_model_writes_it(market: MarketStore, 
     await market.publish_coverage(make_coverage())
     await feed.commit_runs(60)
     snapshot = build_snapshot(await market.snapshot())
-    assert snapshot is not None
     names = {key: f'100 % "{name}"' for key, name in snapshot.indicator_names.items()}
     for named in (snapshot, replace(snapshot, indicator_names=names)):
         ledger = await feed.read()
@@ -271,7 +269,7 @@ async def test_an_empty_store_has_no_rows_until_the_first_run(
 async def test_rows_past_retention_go_except_the_base_of_boards(
     market: MarketStore, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "ROWS_PER_DROP", 5)
+    monkeypatch.setattr("serving.feed_ledger.ROWS_PER_DROP", 5)
     await feed.commit_runs(100)
     ledger = await feed.read()
     # A day is kept beyond retention, for readers that still have an earlier snapshot.

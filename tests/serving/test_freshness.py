@@ -235,9 +235,8 @@ class Answering:
     async def respond(
         self, tool: str, api_key: str | None = None, **arguments: Any
     ) -> ResponseBody:
-        chosen = TOOLS_BY_NAME[tool]
         fields = {b"x-api-key": (api_key or self.mine).encode()}
-        return (await self.calls.run(chosen, fields, lambda: arguments)).response
+        return (await self.calls.run(TOOLS_BY_NAME[tool], fields, lambda: arguments)).response
 
     async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
         return json.loads((await self.respond(tool, api_key, **arguments)).text)

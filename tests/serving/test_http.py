@@ -93,8 +93,7 @@ async def test_a_body_over_64_kib_is_refused_also_in_chunks(served):
                 content=content,
                 headers={"Content-Type": "application/json"},
             )
-            if status == 413:
-                assert "64 KiB" in answer.json()["message"]
+            assert ("64 KiB" in answer.text) is (status == 413)
 
 
 async def test_a_refused_host_and_origin_are_named_with_the_settings_that_allow_them(served):

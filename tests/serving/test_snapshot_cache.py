@@ -301,9 +301,8 @@ def check_confluence(answer: dict[str, Any]) -> None:
 
 
 def check_flips(answer: dict[str, Any]) -> None:
-    reading = READING_NAMES[side(run_of(answer))]
     flips = [flip for group in answer["groups"] for flip in group["flips"]]
-    assert {flip["to"] for flip in flips} == {reading}
+    assert {flip["to"] for flip in flips} == {READING_NAMES[side(run_of(answer))]}
     assert answer["counts"] == {"groups": len(answer["groups"]), "flips": len(flips)}
     assert len(flips) == len(LOGGED) * len([a for a in ASSETS if "1h" in a.timeframes])
     newest = max(milliseconds(flip["created_at"]) for flip in flips)

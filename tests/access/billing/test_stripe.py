@@ -179,15 +179,19 @@ async def test_the_same_order_opens_no_second_session(shop: StripeShop) -> None:
     assert [session["id"] for session in shop.stripe.sessions()] == [first[0]]
 
 
-@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize(
+    "lose_answer",
+    [
+        lambda stripe: stripe.fail(500, is_executed=True),
+        lambda stripe: stripe.respond(DroppedResponse, is_executed=True),
+    ],
+    ids=["failed", "dropped"],
+)
 async def test_a_retry_after_a_lost_answer_opens_no_second_session(
-    shop: StripeShop, is_dropped: bool
+    shop: StripeShop, lose_answer: Callable[[StripeDouble], object]
 ) -> None:
     await shop.billing.check_prices()
-    if is_dropped:
-        shop.stripe.respond(DroppedResponse, is_executed=True)
-    else:
-        shop.stripe.fail(500, is_executed=True)
+    lose_answer(shop.stripe)
     opened = await shop.open_checkout()
     creations = [request for request in shop.stripe.requests if request.path == "checkout/sessions"]
     assert len(creations) == 2
@@ -433,7 +437,6 @@ async def test_charges_are_read_past_the_first_page(
 ) -> None:
     charge = shop.stripe.charge_of(opened.session)
     claim = await shop.served.access.find_claim(hash_key(opened.claim_token))
-    assert claim is not None
     customer = shop.stripe.objects[opened.session]["customer"]
     for _ in range(100):
         shop.stripe.add_charge(customer, 129_00, is_paid=False)
@@ -508,15 +511,14 @@ async def test_the_portal_check_names_the_cause_of_a_failure(shop: StripeShop) -
     del shop.stripe.objects[settings["id"]]
     with pytest.raises(BillingSetupError, match="portal is not set up"):
         await shop.billing.check_portal()
-    shop.stripe.fail(403)
-    with pytest.raises(BillingSetupError, match=r"SIGNALS_STRIPE_API_KEY .* \(HTTP 403\)"):
-        await shop.billing.check_portal()
-    shop.stripe.fail(404)
-    with pytest.raises(BillingError):
-        await shop.billing.check_portal()
-    shop.stripe.fail(401)
-    with pytest.raises(BillingSetupError, match="HTTP 401"):
-        await shop.billing.check_portal()
+    for status, error, words in (
+        (403, BillingSetupError, r"SIGNALS_STRIPE_API_KEY .* \(HTTP 403\)"),
+        (404, BillingError, "HTTP 404"),
+        (401, BillingSetupError, "HTTP 401"),
+    ):
+        shop.stripe.fail(status)
+        with pytest.raises(error, match=words):
+            await shop.billing.check_portal()
 
 
 @pytest.mark.clause("dashboard")
@@ -534,7 +536,6 @@ async def test_without_stripe_there_is_no_portal_and_a_plan_stays_active(
         await off.fetch_status(MEMBER)
 
 
-PRICE_IDS = (MONTHLY, "price_yearly")
 # A paid month has 31 days at most.
 WINDOW_DAYS = 31 + 30
 
@@ -566,7 +567,7 @@ def judge(
         Subscription.model_validate(found | changed),
         Charge.model_validate(charge) if is_paid else None,
         is_disputed=is_disputed,
-        price_ids=PRICE_IDS,
+        price_ids=(MONTHLY, "price_yearly"),
         now=NOON + round(days * DAY_MS),
         dunning_ms=30 * DAY_MS,
     )

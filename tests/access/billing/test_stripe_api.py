@@ -26,7 +26,7 @@ from access.billing.stripe_api import (
 from access.purchases import Claims
 from schemas.errors import ApiError
 from tests.doubles.stripe.records import Object
-from tests.doubles.stripe.server import StripeDouble, sign_payload
+from tests.doubles.stripe.server import sign_payload
 from tests.store.sql.test_purchase_store import CLAIM as LIVE_CLAIM
 from tests.support.sandbox_shop import BUYER, OpenedCheckout, Purchase, StripeShop, open_shop
 
@@ -68,7 +68,6 @@ def test_a_signed_event_is_read() -> None:
 
 
 OTHER_BODY = "does not sign this body: SIGNALS_STRIPE_WEBHOOK_SECRET"
-NO_EVENT = "The body is not a Stripe event"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ NO_EVENT = "The body is not a Stripe event"
             for body in (BODY + b"\n", BODY.replace(b"cus_1", b"cus_2"), b"", b"\xff")
         ),
         *(
-            (body, sign_payload(body, NOW_S, SECRET), NO_EVENT)
+            (body, sign_payload(body, NOW_S, SECRET), "The body is not a Stripe event")
             for body in (b"", b"x", b"[]", b"null", b'"event"', b'{"id":"evt_1","type":"x"}')
         ),
         *(
@@ -124,13 +123,6 @@ def test_a_message_signed_within_five_minutes_is_accepted(age_s: int) -> None:
 
 
 NOT_FOUND = {"type": "invalid_request_error", "code": "resource_missing", "message": "No such it"}
-
-
-async def assert_nothing_is_lost(shop: StripeShop, opened: OpenedCheckout) -> None:
-    """Assert that a claim of a paid checkout is 503 once, and then gives its key."""
-    answer = await shop.post_claim(opened.claim_token)
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30"), answer.text
-    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
 async def get_payment_error(shop: StripeShop) -> str:
@@ -208,9 +200,6 @@ async def test_claims_work_again_once_the_hanging_ones_reach_their_deadline(tmp_
         assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
-LONG_ERROR = {"error": NOT_FOUND | {"code": "x\n" * 100_000}}
-
-
 @pytest.mark.parametrize(
     ("respond", "expected"),
     [
@@ -227,7 +216,9 @@ LONG_ERROR = {"error": NOT_FOUND | {"code": "x\n" * 100_000}}
         ),
         (lambda: RedirectResponse("/v1/elsewhere", 302), "Stripe: "),
         (
-            lambda: JSONResponse(LONG_ERROR, 400, {"Request-Id": "r" * 4000}),
+            lambda: JSONResponse(
+                {"error": NOT_FOUND | {"code": "x\n" * 100_000}}, 400, {"Request-Id": "r" * 4000}
+            ),
             "InvalidRequestError, HTTP 400",
         ),
     ],
@@ -265,11 +256,6 @@ FOREIGN_RESPONSES: dict[str, Callable[[], Response]] = {
     "number too long": lambda: Response(b"9" * 5000),
     "not UTF-8": lambda: Response(b'{"id": "\xff"}'),
 }
-
-
-def read_session(stripe: StripeDouble, session: str) -> Object:
-    """Return a session as Stripe answers the service, with its references expanded."""
-    return stripe._expand(stripe.objects[session], ["line_items", "subscription"])
 
 
 # Fields of a session with an unknown value, without one if it is "gone", and pages of charges.
@@ -310,7 +296,9 @@ async def test_a_foreign_response_fails_no_claim(
     if isinstance(foreign, str):
         shop.stripe.respond(FOREIGN_RESPONSES[foreign])
     else:
-        found = read_session(shop.stripe, opened.session)
+        # As Stripe answers the service.
+        session = shop.stripe.objects[opened.session]
+        found = shop.stripe._expand(session, ["line_items", "subscription"])
         if "data" in foreign:
             refunded = shop.stripe.add_charge("cus_other", 129_00) | {"refunded": True}
             data = [refunded] if "of another customer" in foreign["data"] else foreign["data"]
@@ -319,7 +307,9 @@ async def test_a_foreign_response_fails_no_claim(
         else:
             changed = {name: value for name, value in (found | foreign).items() if value != "gone"}
             shop.stripe.respond(lambda: JSONResponse(changed))
-    await assert_nothing_is_lost(shop, opened)
+    answer = await shop.post_claim(opened.claim_token)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30"), answer.text
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
 @pytest.mark.parametrize(

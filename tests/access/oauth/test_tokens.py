@@ -74,9 +74,7 @@ class Process:
 
     async def begin(self) -> PendingAuthorization:
         target = await self.authorizations.begin([*REQUEST.items()], "192.0.2.1")
-        pending = await self.authorizations.find_pending(read_answer(target)["request"])
-        assert pending is not None
-        return pending
+        return await self.authorizations.find_pending(read_answer(target)["request"])
 
     async def get_code(self, plan: MemberPlan | None = None) -> str:
         return read_answer(await self.authorizations.approve(await self.begin(), plan))["code"]

@@ -109,7 +109,6 @@ SIMULATED: list[Case] = [
 
 def cover(source: str, recorded_until: int | None, **last_closes: int) -> Coverage:
     """Return the usual coverage and NEW, which has no reading yet; some recordings have ended."""
-    published = make_coverage(source, recorded_until)
     new = ASSETS[0].model_copy(update={"ticker": "NEW", "name": "New"})
     assets = [
         asset.model_copy(
@@ -119,7 +118,7 @@ def cover(source: str, recorded_until: int | None, **last_closes: int) -> Covera
         )
         for asset in (*ASSETS, new)
     ]
-    return published.model_copy(update={"assets": tuple(assets)})
+    return make_coverage(source, recorded_until).model_copy(update={"assets": tuple(assets)})
 
 
 @pytest.fixture

@@ -316,11 +316,7 @@ async def test_an_empty_result_says_why_and_when_to_call_again(
 
 
 def seeded_board() -> Snapshot:
-    board = build_snapshot(
-        StoredSnapshot(make_coverage(), END, END, {"MATIC": {"enzo": {"1d": 1}}})
-    )
-    assert board is not None
-    return board
+    return build_snapshot(StoredSnapshot(make_coverage(), END, END, {"MATIC": {"enzo": {"1d": 1}}}))
 
 
 def modelled(flips: list[dict], direction: str) -> list[dict]:

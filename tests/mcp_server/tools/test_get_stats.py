@@ -1,6 +1,5 @@
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -323,12 +322,6 @@ async def test_label_mode_and_quota_are_returned_and_the_call_itself_counts(serv
     assert not [part for part in named if part not in meta["counted"]], meta["counted"]
     assert meta.get("note") is None
     assert (meta["source"], meta.get("simulated", False)) == ("simulated", True)
-
-
-@pytest.mark.clause("2.11.1")
-async def test_every_key_has_its_own_label(served_alone, transport):
-    other = replace(served_alone, api_key=await served_alone.keys.create("the other one"))
-    assert (await other.fetch_answer(transport, USAGE))["key"] == {"label": "the other one"}
 
 
 @pytest.mark.clause("2.11.2", "2.11.5", "5.18", "8.1")

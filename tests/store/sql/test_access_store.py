@@ -132,7 +132,6 @@ async def fill(store: AccessStore, email: str) -> bytes:
     limits = build_limits(NOON)
     assert await store.create_member_key(plan.membership.id, key_hash, "my bot", NOON, limits)
     key_id = await store.find_key_id(key_hash)
-    assert key_id is not None
     await store.count_calls([make_call_group(key_hash, NOON)], "test", 10)
     await store.add_calls({key_id: [LoggedCall(NOON, "r1", "t", "mcp", "ok", 200)]}, 10)
     await store.add_tool_usage([ToolUsage(key_id, 1, "t", 1)])
@@ -183,7 +182,6 @@ async def test_what_another_paid_under_the_address_of_a_person_can_still_be_clai
     await access.create_claim(ClaimRow(*names, NOON, NOON + 9))
     assert await access.people.erase(MINE, NOON + 1) == 1
     claim = await access.find_claim(token)
-    assert claim is not None
     assert (claim.session, claim.contact_email, claim.agent_name) == ("cs_1", "", None)
 
 

@@ -203,7 +203,6 @@ async def assert_within_limits(access: AccessStore, did: Chains, membership: int
 
 
 NOON = 20_000 * DAY_MS + DAY_MS // 2
-NOBODY = bytes(32)
 LIMITS = KeyLimits(9, 9, NOON)
 
 
@@ -316,7 +315,7 @@ async def test_any_sequence_of_calls_is_decided_as_by_the_model(
         else:
             arrived = Counter(step)
             groups = [
-                CallGroup(known[name][1] if name in known else NOBODY, at // DAY_MS, calls, at)
+                CallGroup(known[name][1] if name in known else bytes(32), at // DAY_MS, calls, at)
                 for (name, at), calls in arrived.items()
             ]
             expected = [

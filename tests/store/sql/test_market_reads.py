@@ -26,8 +26,7 @@ from store.market_rows import (
     StoredSnapshot,
     WatermarkRow,
 )
-from store.sql import database
-from store.sql.database import Lane
+from store.sql.database import READ_LIMITS_S, Lane
 from store.sql.market_store import MarketStore
 from store.store_errors import StoreError
 from tests.store.conftest import OpenMarket
@@ -355,9 +354,11 @@ async def test_a_snapshot_tells_assets_that_are_being_built_from_late_ones(
     publish_from = {"BTC": NOW, "ETH": NOW, "NVDA": NOW + 1, "SOL": NOW}
     await market.commit(make_batch(watermarks=rows, publish_from=publish_from))
     for snapshot in (await market.snapshot(), await load_past(market, NOW + 3_600_000)):
-        assert snapshot.building_tickers == ("BTC", "ETH", "NVDA")
-        assert snapshot.unbuilt_tickers == ("BTC",)
-        assert tuple(snapshot.late) == ("ETH",)
+        assert (snapshot.building_tickers, snapshot.unbuilt_tickers, tuple(snapshot.late)) == (
+            ("BTC", "ETH", "NVDA"),
+            ("BTC",),
+            ("ETH",),
+        )
     assert await market.watermarks() == rows
     (commit,) = await list_commits(market)
     assert commit.bars_digest == digest_bars((), (), rows)
@@ -381,19 +382,14 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT co
 SHORT_S = 1.0
 
 
-@pytest.fixture
-def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit every read to a moment; a store has to be opened after this."""
-    for lane in Lane:
-        monkeypatch.setitem(database.READ_LIMITS_S, lane, SHORT_S)
-
-
-@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("lane", [*Lane, None])
 @pytest.mark.sampled(4)
 async def test_an_endless_read_ends_with_its_cause_and_leaves_the_connection_usable(
-    open_market: OpenMarket, lane: Lane | None
+    open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch, lane: Lane | None
 ) -> None:
+    # A store takes these limits over when it is opened.
+    for limited in Lane:
+        monkeypatch.setitem(READ_LIMITS_S, limited, SHORT_S)
     market = await open_market()
     await market.commit(make_full_batch())
     engine = market._engine
@@ -424,7 +420,7 @@ async def test_the_snapshot_and_probes_are_read_while_every_other_lane_is_full(
         for _ in range(3):
             assert (await market.progress()).commit_count == 1
             assert (await market.snapshot()).market_time == (await market.progress()).market_time
-        monkeypatch.setitem(database.READ_LIMITS_S, Lane.PAST, SHORT_S)
+        monkeypatch.setitem(READ_LIMITS_S, Lane.PAST, SHORT_S)
         with pytest.raises(StoreError, match=r"waiting for .* \(past\) took longer than 1 s"):
             await load_past(market, NOW)
     monkeypatch.undo()

@@ -203,7 +203,6 @@ async def hold_lock_elsewhere(home: StoreHome) -> AsyncIterator[asyncio.subproce
         stdout=subprocess.PIPE,
     )
     try:
-        assert holder.stdout is not None
         await holder.stdout.readline()
         yield holder
     finally:
@@ -212,17 +211,12 @@ async def hold_lock_elsewhere(home: StoreHome) -> AsyncIterator[asyncio.subproce
         await holder.communicate()
 
 
-@pytest.fixture
-def leave_stale_lock(home: StoreHome) -> None:
-    """Leave the lock file of a process that no longer exists."""
-    if isinstance(home, SqliteHome):
-        (home.folder / "market.db.lock").write_text("1234567890123\n")
-
-
-@pytest.mark.usefixtures("leave_stale_lock")
 async def test_the_lock_refuses_a_second_holder_and_names_the_first(
-    market: MarketStore, open_market: OpenMarket
+    market: MarketStore, open_market: OpenMarket, home: StoreHome
 ) -> None:
+    if isinstance(home, SqliteHome):
+        # Of a process that no longer exists.
+        (home.folder / "market.db.lock").write_text("1234567890123\n")
     await market.lock()
     await market.lock()
     second = await open_market()

@@ -23,7 +23,6 @@ from store.market_rows import (
     FundingRow,
     ReadingRow,
 )
-from store.sql import market_store, market_writes as writes
 from store.sql.market_store import MarketStore
 from store.store_errors import StoreError
 from tests.store.conftest import OpenMarket
@@ -276,7 +275,7 @@ async def test_the_version_moves_with_every_commit_of_any_process(
 async def test_alerts_come_in_batches_without_a_gap(
     market: MarketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(market_store, "ROWS_PER_READ", 3)
+    monkeypatch.setattr("store.sql.market_store.ROWS_PER_READ", 3)
     rows = [make_alert(1000 * at) for at in range(1, 11)]
     await market.commit(make_batch(alerts=rows))
     assert [row async for row in market.alerts()] == rows
@@ -343,7 +342,7 @@ async def test_prune_deletes_in_short_transactions(
 ) -> None:
     rows = [make_change(EDGE - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
     await market.commit(make_batch(NOW, changes=rows))
-    monkeypatch.setattr(writes, "ROWS_PER_PRUNE", 3)
+    monkeypatch.setattr("store.sql.market_writes.ROWS_PER_PRUNE", 3)
     begin, begun = market._engine.begin_write, list[None]()
     monkeypatch.setattr(market._engine, "begin_write", lambda: begun.append(None) or begin())
     assert await market.prune() == 8

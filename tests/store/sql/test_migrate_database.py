@@ -38,7 +38,6 @@ pytestmark = pytest.mark.clause("postgres")
 
 PASSES = 4
 MARKET_TABLES = [table for table in TABLES if table != "migrations"]
-BOUGHT = bytes(range(1, 33))
 WRITTEN = (
     "create_key",
     "count",
@@ -64,17 +63,6 @@ class StoppedError(Exception):
     """Stands for a move that was interrupted."""
 
 
-def stop_after(at: int) -> Callable[[int, int], None]:
-    """Return a progress callback that raises StoppedError after so many commits."""
-
-    def on_progress(done: int, total: int) -> None:
-        assert done <= total == PASSES
-        if done >= at:
-            raise StoppedError
-
-    return on_progress
-
-
 async def fill(home: StoreHome) -> None:
     """Fill both stores, with commits on different days."""
     async with open_and_close(home.open_market()) as market:
@@ -86,7 +74,7 @@ async def fill(home: StoreHome) -> None:
     await run_sql(home, "INSERT INTO sources VALUES (1, 1, 'okx BTC/USDT', 1)")
     async with open_and_close(home.open_access()) as access:
         await access.create_claim(CLAIM)
-        await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW)
+        await access.redeem_claim(CLAIM, MEMBER, bytes(range(1, 33)), NOW)
         for name in WRITTEN:
             await (DURABLE_CALLS | FAST_CALLS)[name](access)
         await DURABLE_CALLS["rotate_key"](access)
@@ -199,8 +187,14 @@ async def test_an_interrupted_move_leaves_a_database_that_nothing_uses(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
+
+    def stop_after_two_commits(done: int, total: int) -> None:
+        assert done <= total == PASSES
+        if done >= 2:
+            raise StoppedError
+
     with pytest.raises(StoppedError):
-        await move(source, target, stop_after(at=2))
+        await move(source, target, stop_after_two_commits)
     async with open_and_close(target.open_market()) as market:
         with pytest.raises(StoreError, match="not finished: run `signals migrate` again, into an"):
             await market.adopt_source("simulated", NOW)

@@ -5,7 +5,6 @@ import pytest
 from store import log_tree as tree
 from store.log_tree import Range, TileId, hash_row
 from store.market_rows import AlertRow, CheckpointRow
-from store.sql import market_writes as writes, transparency_log
 from store.sql.market_store import MarketStore
 from store.sql.migrate_database import move_market
 from store.store_errors import DamagedError, StoreError
@@ -80,8 +79,8 @@ async def test_a_commit_appends_in_parts_what_the_log_lacks(
 ) -> None:
     await commit_rows(market, 1000)
     await forget_log(home)
-    monkeypatch.setattr(writes, "LEAVES_PER_APPEND", 300)
-    monkeypatch.setattr(transparency_log, "LEAVES_PER_APPEND", 300)
+    monkeypatch.setattr("store.sql.market_writes.LEAVES_PER_APPEND", 300)
+    monkeypatch.setattr("store.sql.transparency_log.LEAVES_PER_APPEND", 300)
     await commit_rows(market, 20, 2000)
     await assert_complete(market)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from store.sqlite import database_files
 from store.sqlite.database_files import (
     RESERVE_BYTES,
     SPARE_BYTES,
     check_integrity,
     copy_database,
+    find_remote_file_system,
     free_spare,
     keep_spare,
 )
@@ -176,7 +176,7 @@ MOUNTS = """\
 def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, kind: str | None
 ) -> None:
-    monkeypatch.setattr(database_files, "MOUNTS", tmp_path / "mountinfo")
-    assert database_files.find_remote_file_system(Path(folder)) is None
+    monkeypatch.setattr("store.sqlite.database_files.MOUNTS", tmp_path / "mountinfo")
+    assert find_remote_file_system(Path(folder)) is None
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert database_files.find_remote_file_system(Path(folder)) == kind
+    assert find_remote_file_system(Path(folder)) == kind
