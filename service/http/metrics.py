@@ -121,7 +121,7 @@ class Metrics:
         ).observe
         self.on_calls_dropped = Counter(
             "signals_dropped_log_calls",
-            "Calls missing in the call logs of keys, because the store failed.",
+            "Calls missing in the call logs of keys: the store failed, or they were too many.",
             registry=registry,
         ).inc
         self.on_lag = Histogram(
