@@ -20,12 +20,15 @@ from concurrent.futures import (
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Generic, TypeVar
 
-from compute.indicator_engine import hash_code
+import numpy as np
+
 from schemas.errors import OperatorError
 from schemas.version import describe_install
 
@@ -163,3 +166,11 @@ def run_task(leader_code: str, task: Callable[[], Result]) -> TaskResult[Result]
             "a worker has another version of signals or NumPy: install the same versions there"
         )
     return TaskResult(task())
+
+
+@cache
+def hash_code() -> str:
+    """Return a digest of the sources of `compute` and the version of NumPy."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    contents = map(Path.read_bytes, files)
+    return sha256(b"".join([np.__version__.encode(), *contents])).hexdigest()

@@ -3,9 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -155,11 +153,3 @@ def hash_layout(indicator: StepFunction[Any]) -> str:
     carry = indicator.start(1)
     text = ";".join(f"{n}:{carry[n].dtype.str}:{carry[n].shape[1:]}" for n in sorted(carry))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-@cache
-def hash_code() -> str:
-    """Return a digest of the sources of `compute` and the version of NumPy."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    contents = map(Path.read_bytes, files)
-    return hashlib.sha256(b"".join([np.__version__.encode(), *contents])).hexdigest()
