@@ -233,7 +233,7 @@ class Ledger:
             if query.tier != "universe":
                 alerts = self._find_alerts()
                 parts.append(alerts[np.isin(self._columns.asset[alerts], ids)])
-            return np.sort(np.concatenate(parts)), None
+            return np.sort(np.concatenate(parts), kind="stable"), None
         flags = None
         if ids is not None:
             flags = np.zeros(max(self._names.tickers) + 1, dtype=np.bool_)
