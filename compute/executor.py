@@ -71,7 +71,9 @@ async def open_local_executor(
         if parallelism == 1
         # Spawned, because a fork of a process with threads may copy a lock that is held.
         else ProcessPoolExecutor(
-            *(parallelism, get_context("spawn"), start_new_thread),
+            parallelism,
+            get_context("spawn"),
+            initializer=start_new_thread,
             initargs=(_exit_with_leader, (worker_end,)),
         )
     )
