@@ -43,14 +43,12 @@ class HourlyLoop:
         pipeline: HourlyPipeline | None = None,
         on_run: Callable[[float], None] = lambda seconds: None,
         on_failing: Callable[[bool], None] = lambda are_failing: None,
-        has_source_moved: Callable[[], Awaitable[bool]] | None = None,
         failures: FailureLog | None = None,
     ) -> None:
         """Take a wall clock and an async `sleep` (seconds); `pipeline` is one already open.
 
         `on_run` is called with the duration of each run in seconds, without the batches for late
-        assets, `on_failing` when runs begin to fail, and when they no longer do. `has_source_moved`
-        is called before each run; if it returns True, the run needs a new pipeline. `failures` logs
+        assets, `on_failing` when runs begin to fail, and when they no longer do. `failures` logs
         failed runs.
         """
         self._open_pipeline: Final = open_pipeline
@@ -65,7 +63,6 @@ class HourlyLoop:
         self._outage: str | None = ""
         self._has_resumed = False
         self._pruned_day = -1
-        self._has_source_moved: Final = has_source_moved
         self._failures: Final = failures or FailureLog()
 
     async def run(self) -> None:
@@ -151,7 +148,7 @@ class HourlyLoop:
                 await self._run_late(pipeline)
             await self._retry_late_assets(pipeline, pipeline.done_hour, fetched_at)
         if pipeline.due_hour > pipeline.done_hour:
-            if self._has_source_moved is not None and await self._has_source_moved():
+            if await pipeline.has_source_moved():
                 pipeline = await self._reopen_pipeline()
             due, fetched_at, began = pipeline.due_hour, self._clock(), perf_counter()
             written = await pipeline.run_until(due)

@@ -236,6 +236,10 @@ class HourlyPipeline:
         tickers = self._tracker.watermarks
         return tuple(sorted({self._source.get_delay_s(ticker) for ticker in tickers} - {0}))
 
+    async def has_source_moved(self) -> bool:
+        """Return whether the source has chosen other venues, so that runs need a new pipeline."""
+        return await self._source.has_moved()
+
     async def run_until(
         self, until: int, on_progress: OnProgress = lambda done, end: None
     ) -> RowCounts:

@@ -185,10 +185,7 @@ class LiveSource(Source):
         self.late_reasons.clear()
 
     async def has_moved(self) -> bool:
-        """Choose the listings again if that is due; return whether any asset's has changed.
-
-        After a change, open another pipeline: it publishes the coverage and loads the state.
-        """
+        """Choose the listings again if that is due; return whether any asset's has changed."""
         is_refused = any(status.is_refusing for status in self._statuses.values())
         is_incomplete = is_refused or len(self._listings) < len(self._assets)
         is_old = self._clock() - self._chosen_at >= CHOICE_INTERVAL_MS

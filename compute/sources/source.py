@@ -85,6 +85,13 @@ class Source(Protocol):
     def find_last_close(self, ticker: str, at: int) -> int:
         """Return the close of the last bar expected by an instant, -1 if none is expected."""
 
+    async def has_moved(self) -> bool:
+        """Choose the venues again if that is due; return whether any asset's listing has changed.
+
+        After a change, open another pipeline: it publishes the coverage and loads the state.
+        """
+        return False
+
     async def check_ready(self) -> None:
         """Raise NotReadyError if nothing may be computed at the moment."""
         return

@@ -223,7 +223,6 @@ async def run_compute(
                 *(open_pipeline, market, clock, asyncio.sleep),
                 on_run=observer.on_run,
                 on_failing=observer.on_failing,
-                has_source_moved=source.has_moved if isinstance(source, LiveSource) else None,
                 failures=failures,
             )
             return source, open_pipeline, build_loop

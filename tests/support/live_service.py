@@ -124,7 +124,6 @@ class LiveService:
             clock,
             clock.sleep,
             pipeline=self.runs,
-            has_source_moved=self.source.has_moved,
         )
         with suppress(ClockEnded):
             await loop.run()

@@ -154,9 +154,13 @@ async def test_the_chart_shows_prices_unless_the_operator_hides_them(
         ),
         source="x",
     )
+    alert = make_alert(NOON + 9, ticker="NVDA", timeframe="1h", close_time=last)
     async with run_service(tmp_path, shows_prices=shows_prices) as running:
-        await running.market.commit(replace(make_batch(NOON + 1, []), bars=bars))
+        await running.market.commit(replace(make_batch(NOON + 9, []), bars=bars, alerts=[alert]))
         page = await asset_page(running, "NVDA", "1h")
+    marks = [each for each in page.find_all("use") if "data-text" in each]
+    assert [each["class"] for each in marks] == ["mark bullish alert"]
+    assert str(marks[0]["data-text"]).splitlines()[1] == "Alert LONG of PerpKit"
     assert len(page.find_all("path")) == (9 if shows_prices else 5)
     # The last close; 125.5 / 130 - 1, as on the board; since a reading began at 101.50.
     for text in ("125.50", "−3.46%", "101.50 +23.65%"):

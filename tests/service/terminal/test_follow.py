@@ -5,6 +5,7 @@ import csv
 import fcntl
 import io
 import json
+import os
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -392,6 +393,26 @@ def test_a_cursor_file_is_replaced_as_a_whole(tmp_path: Path):
         assert opened.read() == "2026-09-30T12:03:00.068Z\n"
     assert cursor.load() == "2026-09-30T13:03:00.001Z"
     assert [one.name for one in tmp_path.iterdir()] == ["feed.cursor"]
+
+
+def test_a_cursor_is_on_the_disk_before_it_replaces_the_old_one_and_a_parked_row_at_once(
+    tmp_path: Path, monkeypatch
+):
+    cursor, old, new = (
+        CursorFile(tmp_path / "cursor"),
+        *(f"2026-09-30T1{n}:03:00.000Z" for n in "23"),
+    )
+    synced = list[tuple[bytes, str | None]]()
+    cursor.save(old)
+
+    def sync(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").read_bytes(), cursor.load()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    cursor.save(new)
+    cursor.park([{"id": "a"}], "gone")
+    parked = b'{"refused":"gone","row":{"id":"a"}}\n'
+    assert synced == [(f"{new}\n".encode(), old), (parked, new)]
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-09-30", "\xff" * 10])
