@@ -61,8 +61,8 @@ Readings = dict[str, dict[str, Cells]]
 CELLS: list[tuple[str, Timeframe]] = [*product(STORED_KEYS, TIMEFRAMES)]
 # The first step of a search; each further one is four times as long, up to the longest.
 FIRST_STEP, LONGEST_STEP = 4096, 65_536
-# The rows of more assets are found sooner by looking at all rows.
-MAX_INDEXED_TICKERS = 20
+# Rows of more cells, or more rows of these, are found sooner by looking at all rows.
+MAX_GATHERED_CELLS, MAX_GATHERED_ROWS = 512, 6000
 # Rows past retention are dropped so many at a time, because that takes 30 ms for a year.
 ROWS_PER_DROP = 20_000
 # The readings of every possible piece of a board, shared by all boards; None without a reading.
@@ -127,6 +127,9 @@ class Ledger:
         self._ids = {ticker: id_ for id_, ticker in names.tickers.items()}
         # How many rows have each kind.
         self._counts = np.bincount(columns.kind, minlength=len(CELLS) * MOVES)
+        is_shown = _select_kinds("all", None, None, None)[columns.kind]
+        # A first start writes most of its rows in silence.
+        self._shown_from = int(is_shown.argmax()) if len(is_shown) else 0
         # `cell << 32 | place` of each row, sorted: the rows of a cell or an asset are adjacent.
         self._index = index
 
@@ -188,16 +191,38 @@ class Ledger:
             spans = [(alerts_from, until, _select_kinds(query.tier, *kinds))]
             if query.tier == "all":
                 spans.insert(0, (after, alerts_from, _select_kinds("universe", *kinds)))
-        places, assets = self._select_assets(query)
+        ids, flags = np.array([*self._names.tickers], dtype=np.int64), None
+        if query.tickers is not None:
+            flags = np.zeros(ids.max(initial=0) + 1, dtype=np.bool_)
+            ids = np.array([self._ids[t] for t in query.tickers if t in self._ids], dtype=np.int64)
+            flags[ids] = True
         for first, end, selected in spans if query.oldest_first else spans[::-1]:
-            if not self._counts[selected].any():
+            first = max(first, self._shown_from)
+            moves = (selected & (self._counts > 0)).reshape(len(CELLS), MOVES)
+            own = np.flatnonzero(moves[:, :ALERT].any(axis=1))
+            cells = (ids[:, None] * len(CELLS) + own).reshape(-1)
+            # Alerts of all assets are in cell -1.
+            if moves[:, ALERT:].any():
+                cells = np.append(cells, -1)
+            if (places := self._gather(cells, first, end)) is None:
+                yield from self._scan(first, end, selected, flags, query.oldest_first)
                 continue
-            if places is None:
-                yield from self._scan(first, end, selected, assets, query.oldest_first)
-            else:
-                chosen = places[places.searchsorted(first) : places.searchsorted(end)]
-                found = chosen[selected[self._columns.kind[chosen]]]
-                yield found if query.oldest_first else found[::-1]
+            is_chosen = selected[self._columns.kind[places]]
+            if flags is not None:
+                is_chosen &= flags[self._columns.asset[places]]
+            found = np.sort(places[is_chosen], kind="stable")
+            yield found if query.oldest_first else found[::-1]
+
+    def _gather(self, cells: Places, first: int, end: int) -> Places | None:
+        """Return the places of all rows of some cells in [first, end), None if they are many."""
+        if len(cells) > MAX_GATHERED_CELLS:
+            return None
+        begins, ends = self._index.searchsorted([(cells << 32) + first, (cells << 32) + end])
+        sizes = np.maximum(ends - begins, 0)
+        if (total := int(sizes.sum())) > MAX_GATHERED_ROWS:
+            return None
+        at = np.repeat(begins - sizes.cumsum() + sizes, sizes) + np.arange(total)
+        return self._index[at] & 0xFFFF_FFFF
 
     def _scan(
         self, first: int, end: int, selected: Selected, assets: Selected | None, oldest_first: bool
@@ -215,43 +240,6 @@ class Ledger:
             yield found if oldest_first else found[::-1]
             first, end = (stop, end) if oldest_first else (first, begin)
             step = min(4 * step, LONGEST_STEP)
-
-    def _select_assets(self, query: FeedQuery) -> tuple[Places | None, Selected | None]:
-        """Return the places of all rows that can match if they are few, else a flag for each asset.
-
-        The flags are None if every asset is wanted.
-        """
-        ids = (
-            None
-            if query.tickers is None
-            else [self._ids[t] for t in query.tickers if t in self._ids]
-        )
-        if ids is not None and len(ids) <= MAX_INDEXED_TICKERS:
-            parts = [np.empty(0, np.int64)]
-            if query.tier != "alerts":
-                parts += [self._find_changes(each, each + 1) for each in ids]
-            if query.tier != "universe":
-                alerts = self._find_alerts()
-                parts.append(alerts[np.isin(self._columns.asset[alerts], ids)])
-            return np.sort(np.concatenate(parts), kind="stable"), None
-        flags = None
-        if ids is not None:
-            flags = np.zeros(max(self._names.tickers) + 1, dtype=np.bool_)
-            flags[ids] = True
-        if query.tier == "alerts":
-            alerts = self._find_alerts()
-            return alerts if flags is None else alerts[flags[self._columns.asset[alerts]]], None
-        return None, flags
-
-    def _find_alerts(self) -> Places:
-        """Return the places of all alerts in order: their cell, -1, comes first."""
-        return self._index[: self._index.searchsorted(0)] & 0xFFFF_FFFF
-
-    def _find_changes(self, asset: int, end_asset: int) -> Places:
-        """Return the places of the changes of all cells of an asset, cell by cell."""
-        bounds = np.array([asset, end_asset]) * len(CELLS) << 32
-        first, end = self._index.searchsorted(bounds)
-        return self._index[first:end] & 0xFFFF_FFFF
 
     # Readings.
 
@@ -312,7 +300,8 @@ class Ledger:
             return []
         id_, columns = self._ids[ticker], self._columns
         _, newest = self._find_last(until, [id_])
-        places = self._find_changes(id_, id_ + 1)
+        first, end = self._index.searchsorted(np.array([id_, id_ + 1]) * len(CELLS) << 32)
+        places = self._index[first:end] & 0xFFFF_FFFF
         on_timeframe = np.array([own == timeframe for _, own in CELLS])
         times = columns.created_at[places]
         is_wanted = on_timeframe[columns.kind[places] // MOVES] & (times > after) & (times <= until)

@@ -52,10 +52,11 @@ async def market(home: StoreHome) -> AsyncIterator[MarketStore]:
 
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every search take several steps, and half of the lists of tickers long ones."""
+    """Make every search take several steps, and gather the rows of few queries."""
     monkeypatch.setattr("serving.feed_ledger.FIRST_STEP", 8)
     monkeypatch.setattr("serving.feed_ledger.LONGEST_STEP", 32)
-    monkeypatch.setattr("serving.feed_ledger.MAX_INDEXED_TICKERS", 2)
+    monkeypatch.setattr("serving.feed_ledger.MAX_GATHERED_CELLS", 12)
+    monkeypatch.setattr("serving.feed_ledger.MAX_GATHERED_ROWS", 100)
 
 
 class Feed:
