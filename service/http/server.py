@@ -201,6 +201,8 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     # Whether the whole request has been read; there is none at first.
     is_read = True
     room, request_count, unparsed = MAX_HEAD_BYTES, 0, b""
+    # The head of a response until it is sent with the first part of the body; then it is empty.
+    head: bytes | None = None
     check: asyncio.Handle | None = None
 
     def __init__(self, connections: Connections, app_state: dict[str, Any], **named: Any) -> None:
@@ -324,7 +326,8 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         if self.room < 0:
             self.plan_check()
         self.scope, self.is_before_head = {}, unread_bytes == 0
-        self.is_answered = self.is_awaited = False
+        self.send_head()
+        self.head, self.is_answered, self.is_awaited = None, False, False
         self.room = MAX_HEAD_BYTES + unread_bytes
         self.wait_anew()
 
@@ -337,17 +340,29 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     # What uvicorn calls on its transport.
 
     def write(self, data: Any) -> None:
-        """Write a part of a response; uvloop sends the parts of one turn together."""
+        """Write a part of a response, the first one only with the next: each write costs a call."""
         if self.is_parsing:
             # The app writes at other times; this is uvicorn's refusal of bytes that are no request.
             self.refuse(http_error(400, "Invalid HTTP request received."))
+        elif self.is_answered and self.head is None:
+            self.head = data
+        elif self.head and not self.is_closed:
+            self.transport.writelines([self.head, data])
+            self.head = b""
         elif not self.is_closed:
             self.transport.write(data)
+
+    def send_head(self) -> None:
+        """Send the head of a response that has no further part."""
+        if self.head and not self.is_closed:
+            self.transport.write(self.head)
+            self.head = b""
 
     def close(self) -> None:
         """Close the connection; if more of the request may come, discard it for a moment first."""
         if self.is_closed:
             return
+        self.send_head()
         self.is_closed = True
         if self.is_read:
             self.transport.close()

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from email.message import EmailMessage
@@ -443,6 +444,25 @@ async def test_an_open_connection_gets_one_more_response_at_the_end(
     await asyncio.wait_for(ending, 30)
     assert task.done()
     writer.close()
+
+
+# The number of segments with data that a connection has received, in the tcp_info of Linux.
+SEGMENTS_IN = slice(152, 156)
+
+
+@pytest.mark.clause("operation")
+async def test_a_response_comes_in_one_segment(served: RunningService):
+    """Each write costs a system call, and a packet that a proxy may pass on by itself."""
+    async with open_raw_connection(served.base_url) as (reader, writer):
+        for count in range(1, 4):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+            (length,) = re.findall(rb"content-length: (\d+)", head)
+            await reader.readexactly(int(length))
+            info = writer.get_extra_info("socket").getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_INFO, SEGMENTS_IN.stop
+            )
+            assert int.from_bytes(info[SEGMENTS_IN], sys.byteorder) == count
 
 
 def is_refused(port: int) -> bool:
