@@ -1,9 +1,11 @@
 """Slow, idle and too many clients are disconnected, and other clients are still served."""
 
 import asyncio
+import gc
 import os
 import re
 import socket
+import struct
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
@@ -12,13 +14,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.http.server import RESERVED_DESCRIPTORS
+from service.http import server
+from service.http.server import RESERVED_DESCRIPTORS, Gate
 from serving.http import MAX_BODY_BYTES
 from tests.security.wire import (
     HOST,
     LAST,
     WITHIN_S,
     Connection,
+    collector_off as collector_off,
     exchange_bytes,
     open_raw_connection,
     parse_statuses,
@@ -125,6 +129,46 @@ async def asks_on(connection: Connection) -> list[int]:
     reader, writer = connection
     writer.write(LAST)
     return parse_statuses(await read_until_closed(reader))
+
+
+# Sent on a connection before its client leaves.
+SENT = {
+    **UNFINISHED,
+    "two requests": 2 * (b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"),
+    "a call without a key": b"GET /api/v1/state HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no request": b"nonsense\r\n\r\n",
+    "a long head": GET + b"X-A: " + b"a" * 60_000,
+}
+
+
+@pytest.mark.usefixtures("collector_off")
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
+async def test_a_connection_that_has_ended_holds_no_memory(
+    served: RunningService, monkeypatch: pytest.MonkeyPatch, sent: bytes, is_reset: bool
+):
+    """A stranger can open thousands a second, and the next collection may be minutes away."""
+    monkeypatch.setattr(server, "LINGER_S", 0.01)
+    await served.client.get("/healthz")
+
+    def count_held() -> int:
+        return sum(isinstance(one, Gate) for one in gc.get_objects())
+
+    before = count_held()
+    for _ in range(3):
+        async with open_raw_connection(served.base_url) as (_, writer):
+            if is_reset:
+                at_once = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, at_once
+                )
+            with suppress(ConnectionError):
+                writer.write(sent)
+            # The next response shows that the server has read it.
+            await served.client.get("/healthz")
+    async with asyncio.timeout(WITHIN_S):
+        while count_held() > before:
+            await served.client.get("/healthz")
 
 
 async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningService):

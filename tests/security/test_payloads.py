@@ -16,7 +16,13 @@ from mcp_server.tools.tool_table import TOOLS
 from serving.arguments import get_argument_schemas
 from serving.json_text import MAX_LEVELS, MAX_VALUES, has_json_excess
 from serving.tool_runner import AnyTool
-from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
+from tests.security.wire import (
+    HOST,
+    LAST,
+    collector_off as collector_off,
+    exchange_bytes,
+    parse_statuses,
+)
 from tests.support.bad_inputs import PATHS, STATE, build_call
 from tests.support.running_service import RunningService, served as served
 from tests.support.signals_command import find_free_port, start_signals
@@ -297,15 +303,6 @@ REFUSED: dict[str, tuple[str, bytes]] = {
     "a long address": (CHECKOUT, json.dumps({"contact_email": "a" * BODY_BYTES}).encode()),
     "a list in a claim": (CLAIM, json.dumps({"claim_token": [{}] * 19_000}).encode()),
 }
-
-
-@pytest.fixture
-def collector_off() -> Iterator[None]:
-    """Collect what there is, and nothing more until the end of the test."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.clause("endpoint")

@@ -1,10 +1,13 @@
 """Sends requests as raw bytes, which HTTP clients would refuse to send, and reads the response."""
 
 import asyncio
+import gc
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
+
+import pytest
 
 WITHIN_S = 20
 HOST = b"Host: localhost\r\n"
@@ -12,6 +15,15 @@ LAST = b"GET /api/v1/signals/sample HTTP/1.1\r\n" + HOST + b"Connection: close\r
 STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ")
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    """Collect what there is, and nothing more until the end of the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @asynccontextmanager
