@@ -32,7 +32,7 @@ from service.config.settings import Settings
 from service.config.sources import describe_venues, open_log_signer, open_source
 from service.config.stores import open_both, retry_until_reached
 from service.processes.lifecycle import (
-    limit_malloc_arenas,
+    limit_malloc,
     listen_for_shutdown,
     release_memory,
     run_in_background,
@@ -76,7 +76,7 @@ async def compute(settings: Settings, clock: Clock, *, elapsed: Clock | None = N
     from service.http.health import answer_waiting, build_readiness
     from service.http.metrics import Metrics, open_metrics_server
 
-    limit_malloc_arenas()
+    limit_malloc()
     steady_clock = make_steady(clock, elapsed, COMPUTE_HOLD_MS)
     async with AsyncExitStack() as stack:
         cancel_on_request = stack.enter_context(listen_for_shutdown())

@@ -41,7 +41,7 @@ from service.config.stores import (
     refuse_missing_market,
     refuse_missing_store,
 )
-from service.processes.lifecycle import limit_malloc_arenas
+from service.processes.lifecycle import limit_malloc
 from verifier.report import escape_unprintable
 
 COLUMNS = ("time", "clock", "open", "high", "low", "close", "volume")
@@ -49,7 +49,7 @@ COLUMNS = ("time", "clock", "open", "high", "low", "close", "volume")
 
 async def replay_bars(settings: Settings, folder: Path, now: int) -> int:
     """Compute a folder of bars into the store, up to the market time `now` (epoch ms)."""
-    limit_malloc_arenas()
+    limit_malloc()
     open_executor = await find_executor(settings.dask_scheduler)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)

@@ -33,7 +33,7 @@ from service.http.resources import Resources, open_resources, run_maintenance
 from service.http.server import build_server_config, open_kept_listener, serve_in_background
 from service.processes.child_process import ChildProcess, ParentReporter, create_compute_process
 from service.processes.lifecycle import (
-    limit_malloc_arenas,
+    limit_malloc,
     listen_for_shutdown,
     prepare_to_serve,
     run_in_background,
@@ -58,7 +58,7 @@ async def serve(
     `clock` is the wall clock, `elapsed` as for `make_steady`.
     """
     # Must come before the first thread: glibc keeps the arenas that threads already have.
-    limit_malloc_arenas()
+    limit_malloc()
     async with AsyncExitStack() as stack:
         cancel_on_request, listener, metrics_server, resources = await open_service(
             settings, clock, stack, stack

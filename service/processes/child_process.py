@@ -24,7 +24,7 @@ from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from service.config.stores import retry_until_reached
 from service.processes.lifecycle import (
-    limit_malloc_arenas,
+    limit_malloc,
     listen_for_shutdown,
     terminate_with_parent,
 )
@@ -86,7 +86,7 @@ def run_child(
     parent = ParentReporter(connection)
 
     async def run() -> None:
-        limit_malloc_arenas()
+        limit_malloc()
         with listen_for_shutdown() as cancel_on_request:
             terminate_with_parent()
             # A process that is restarted may find that the database is away.

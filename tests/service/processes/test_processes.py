@@ -485,12 +485,12 @@ def test_a_call_in_flight_at_shutdown_is_answered_while_the_port_is_open(market:
 THREADS = 4
 HEAPS = f"""
 import ctypes, sys, tempfile, threading
-from service.processes.lifecycle import limit_malloc_arenas
+from service.processes.lifecycle import limit_malloc
 
 libc = ctypes.CDLL(None)
 libc.fdopen.restype = ctypes.c_void_p
 if sys.argv[1] == "one":
-    limit_malloc_arenas()
+    limit_malloc()
 together = threading.Barrier({THREADS})
 
 def allocate():
@@ -528,6 +528,28 @@ for block in blocks[:-1]:
 before = held_pages()
 release_memory()
 print((before - held_pages()) * 4096)
+"""
+
+# The first block that is freed teaches glibc to keep blocks of its size.
+LARGE_BLOCKS = """
+import sys
+from pathlib import Path
+from service.processes.lifecycle import limit_malloc
+
+def held_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+if sys.argv[1] == "limited":
+    limit_malloc()
+bytearray(20_000_000)
+before = held_pages()
+kept = []
+for _ in range(20):
+    block = b"1" * 5_000_000
+    kept.append(b"2" * 1000)
+    more = b"1" * 5_000_000
+    del block, more
+print((held_pages() - before) * 4096)
 """
 
 
@@ -575,3 +597,12 @@ def test_threads_share_one_arena():
 )
 def test_memory_freed_by_a_catch_up_is_returned():
     assert printed(GIVEN_BACK) > 50_000_000
+
+
+@pytest.mark.clause("operation")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc is file of heaps"
+)
+def test_large_blocks_are_returned_once_they_are_free():
+    assert printed(LARGE_BLOCKS, "as it is") > 5_000_000
+    assert printed(LARGE_BLOCKS, "limited") < 1_000_000
