@@ -16,6 +16,7 @@ from contextlib import (
     asynccontextmanager,
     closing,
     contextmanager,
+    suppress,
 )
 from itertools import chain
 from pathlib import Path
@@ -82,6 +83,9 @@ class SqliteDatabase(Database):
         """Do nothing: SQLite allows only one write transaction at a time."""
 
 
+# Beside thousands of single calls a second no commit's checkpoint reaches the end of the log, which
+# grew to 600 MB. One that is longer than this is begun again, so it stays below 100 MB.
+LONG_LOG_BYTES, LOG_ATTEMPTS = 64 << 20, 50
 # In milliseconds.
 WAIT_FOR_LOCK, FAIL_IF_LOCKED = "PRAGMA busy_timeout = 5000", "PRAGMA busy_timeout = 0"
 PRAGMAS = (
@@ -127,6 +131,7 @@ class SqliteEngine(MarketEngine):
         migrations: Sequence[str],
     ) -> None:
         self.path = path
+        self._log_path = Path(f"{path}-wal")
         self._migrations = migrations
         self._writer = SqliteDatabase(writer)
         self._reader = SqliteDatabase(reader)
@@ -168,7 +173,7 @@ class SqliteEngine(MarketEngine):
         await self.unlock()
 
     async def measure(self) -> tuple[str, int]:
-        paths = self.path, Path(f"{self.path}-wal")
+        paths = self.path, self._log_path
         size_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return f"SQLite {sqlite3.sqlite_version}", size_bytes
 
@@ -278,6 +283,17 @@ class SqliteEngine(MarketEngine):
         async with self._writer_lock:
             with self._raise_store_errors():
                 yield self._writer
+            if self._log_path.exists() and self._log_path.stat().st_size > LONG_LOG_BYTES:
+                await asyncio.to_thread(self._begin_log_again)
+
+    def _begin_log_again(self) -> None:
+        # A failure is no failure of the transaction. This waits for no reader, because no other
+        # connection could write meanwhile.
+        with suppress(sqlite3.Error, StoreError), closing(_connect_directly(self.path)) as own:
+            for _ in range(LOG_ATTEMPTS):
+                (is_busy, _, _) = own.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                if not is_busy:
+                    return
 
     @asynccontextmanager
     async def begin_read(self, lane: Lane = Lane.PAGES) -> AsyncIterator[SqliteDatabase]:

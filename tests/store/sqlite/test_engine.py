@@ -27,7 +27,7 @@ from store.sql.database import Lane, fetch_value
 from store.sql.ledger_reads import LIST_ROWS
 from store.sql.market_statements import LIST_BLOCKS_AT, LIST_LAST_BARS
 from store.sql.market_store import MarketStore
-from store.sqlite import schema as sqlite_migrations
+from store.sqlite import engine, schema as sqlite_migrations
 from store.sqlite.engine import SqliteEngine, _connect, _connect_directly
 from store.sqlite.schema import MARKET_MIGRATIONS
 from store.store_errors import StoreError
@@ -211,6 +211,32 @@ async def test_the_log_of_counted_calls_stays_short_as_they_are_logged(access: A
             await access.add_calls({1: [CALL]}, 100)
     # Without the second write it takes 8 MB.
     assert path.with_name(f"{path.name}-wal").stat().st_size < 6_000_000
+
+
+@pytest.mark.clause("access")
+async def test_a_long_log_is_begun_again_unless_a_reader_still_needs_it(
+    access: AccessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside calls that never pause, it grew to 600 MB."""
+    # Less than makes SQLite shorten it by itself.
+    monkeypatch.setattr(engine, "LONG_LOG_BYTES", 100_000)
+    path = access._engine.path
+    await access.create_key(HASH, "agent", NOW)
+
+    async def write() -> int:
+        for _ in range(50):
+            await access.count_calls([make_call_group(HASH, NOW)], None, 10**6)
+        await access.add_calls({1: [CALL]}, 100)
+        return path.with_name(f"{path.name}-wal").stat().st_size
+
+    before = await write()
+    assert 100_000 < before == await write() == await write()
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM calls").fetchall()
+        assert await write() <= before < await write()
+    await write()
+    assert await write() == await write()
 
 
 @asynccontextmanager
