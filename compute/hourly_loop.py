@@ -149,7 +149,8 @@ class HourlyLoop:
             await self._retry_late_assets(pipeline, pipeline.done_hour, fetched_at)
         if pipeline.due_hour > pipeline.done_hour:
             if await pipeline.has_source_moved():
-                pipeline = await self._reopen_pipeline()
+                await self._close_pipeline()
+                pipeline, self._has_resumed = await self._reopen_pipeline(), True
             due, fetched_at, began = pipeline.due_hour, self._clock(), perf_counter()
             written = await pipeline.run_until(due)
             self._on_run(perf_counter() - began)

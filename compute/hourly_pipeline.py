@@ -237,7 +237,10 @@ class HourlyPipeline:
         return tuple(sorted({self._source.get_delay_s(ticker) for ticker in tickers} - {0}))
 
     async def has_source_moved(self) -> bool:
-        """Return whether the source has chosen other venues, so that runs need a new pipeline."""
+        """Let the source choose its venues again if that is due; return whether any has changed.
+
+        After a change, runs need a new pipeline.
+        """
         return await self._source.has_moved()
 
     async def run_until(

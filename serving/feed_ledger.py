@@ -126,6 +126,7 @@ class Ledger:
         self.last_at = int(columns.created_at[-1]) if len(columns.created_at) else 0
         self._names = names
         self._ids = {ticker: id_ for id_, ticker in names.tickers.items()}
+        self._asset_ids = np.array([*names.tickers], dtype=np.int64)
         # How many rows have each kind.
         self._counts = np.bincount(columns.kind, minlength=len(CELLS) * MOVES)
         is_shown = _select_kinds("all", None, None, None)[columns.kind]
@@ -186,20 +187,14 @@ class Ledger:
             spans = [(alerts_from, until, _select_kinds(query.tier, *kinds))]
             if query.tier == "all":
                 spans.insert(0, (after, alerts_from, _select_kinds("universe", *kinds)))
-        ids, flags = np.array([*self._names.tickers], dtype=np.int64), None
+        ids, flags = self._asset_ids, None
         if query.tickers is not None:
             flags = np.zeros(ids.max(initial=0) + 1, dtype=np.bool_)
             ids = np.array([self._ids[t] for t in query.tickers if t in self._ids], dtype=np.int64)
             flags[ids] = True
         for first, end, selected in spans if query.oldest_first else spans[::-1]:
             first = max(first, self._shown_from)
-            moves = (selected & (self._counts > 0)).reshape(len(CELLS), MOVES)
-            own = np.flatnonzero(moves[:, :ALERT].any(axis=1))
-            cells = (ids[:, None] * len(CELLS) + own).reshape(-1)
-            # Alerts of all assets are in cell -1.
-            if moves[:, ALERT:].any():
-                cells = np.append(cells, -1)
-            if (places := self._gather(cells, first, end)) is None:
+            if (places := self._gather(ids, selected, first, end)) is None:
                 yield from self._scan(first, end, selected, flags, query.oldest_first)
                 continue
             is_chosen = selected[self._columns.kind[places]]
@@ -208,10 +203,18 @@ class Ledger:
             found = np.sort(places[is_chosen], kind="stable")
             yield found if query.oldest_first else found[::-1]
 
-    def _gather(self, cells: Places, first: int, end: int) -> Places | None:
-        """Return the places of all rows of some cells in [first, end), None if they are many."""
-        if len(cells) > MAX_GATHERED_CELLS:
+    def _gather(self, ids: Places, selected: Selected, first: int, end: int) -> Places | None:
+        """Return the places in [first, end) of the cells of some assets that can have such rows.
+
+        None if they are many. Alerts are those of all assets.
+        """
+        moves = (selected & (self._counts > 0)).reshape(len(CELLS), MOVES)
+        own = np.flatnonzero(moves[:, :ALERT].any(axis=1))
+        if len(ids) * len(own) > MAX_GATHERED_CELLS:
             return None
+        cells = (ids[:, None] * len(CELLS) + own).reshape(-1)
+        if moves[:, ALERT:].any():
+            cells = np.append(cells, -1)
         begins, ends = self._index.searchsorted([(cells << 32) + first, (cells << 32) + end])
         sizes = np.maximum(ends - begins, 0)
         if (total := int(sizes.sum())) > MAX_GATHERED_ROWS:

@@ -60,6 +60,7 @@ from serving.http import (
     build_size_error,
     http_error,
     read_headers,
+    respond,
 )
 from serving.tool_runner import format_error_body
 from store.failure_log import INTERVAL_S, CallLater, FailureLog
@@ -227,11 +228,12 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         self.connections.waiting.pop(self, None)
         if (give_up := self.scope.get(ON_DISCONNECT_KEY)) is not None:
             give_up()
-        # An error would let it keep its timer.
+        # With an error, uvicorn would not cancel its timer.
         self.inner.connection_lost(None)
         # Without references in cycles, memory is free at once. Strangers can open thousands of
         # connections a second, and the next full collection of garbage may be minutes away.
         self.inner.cycle = None  # type: ignore[assignment]
+        self.inner.pipeline.clear()
         del self.inner, self.pause_writing, self.resume_writing
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -346,7 +348,7 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
     # What uvicorn calls on its transport.
 
     def write(self, data: Any) -> None:
-        """Write a part of a response, the first one only with the next: each write costs a call."""
+        """Write a part of a response. Its head waits for the body: each write is a system call."""
         if self.is_parsing:
             # The app writes at other times; this is uvicorn's refusal of bytes that are no request.
             self.refuse(http_error(400, "Invalid HTTP request received."))
@@ -500,6 +502,9 @@ class Exchanges:
 
         try:
             await self._app(scope, receive_body, send_event)
+            if not status and gate.is_closed:
+                # uvicorn would log an error for each request but the newest.
+                await respond(scope, send_event, CLIENT_CLOSED_REQUEST, [])
         except Exception:
             status = status or 500
             raise

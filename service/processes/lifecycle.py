@@ -109,7 +109,8 @@ def limit_malloc() -> None:
     """
     # Each thread keeps freed memory in its own arena. A first start peaked at 235 to 267 MB; with
     # one arena, and with free memory returned after it, at 170 MB, of which 144 MB remain. glibc
-    # also learns to keep blocks as large as those that were freed, which was 40 MB of a ledger.
+    # also learns to keep blocks as large as those that were freed, which kept 40 MB of a ledger. A
+    # first start takes as long without that.
     with suppress(AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_ARENA_MAX, 1)

@@ -84,8 +84,8 @@ class SqliteDatabase(Database):
 
 
 # Beside thousands of single calls a second no commit's checkpoint reaches the end of the log, which
-# grew to 600 MB. One that is longer than this is begun again, so it stays below 100 MB.
-LONG_LOG_BYTES, LOG_ATTEMPTS = 64 << 20, 50
+# grew to 600 MB. A log longer than this is begun again, so it stays below 100 MB.
+LONG_LOG_BYTES, LOG_ATTEMPTS = 64 << 20, 20
 # In milliseconds.
 WAIT_FOR_LOCK, FAIL_IF_LOCKED = "PRAGMA busy_timeout = 5000", "PRAGMA busy_timeout = 0"
 PRAGMAS = (
@@ -283,13 +283,16 @@ class SqliteEngine(MarketEngine):
         async with self._writer_lock:
             with self._raise_store_errors():
                 yield self._writer
-            if self._log_path.exists() and self._log_path.stat().st_size > LONG_LOG_BYTES:
-                await asyncio.to_thread(self._begin_log_again)
+            # A failure here is no failure of the transaction.
+            with suppress(OSError, sqlite3.Error, StoreError):
+                if self._log_path.stat().st_size > LONG_LOG_BYTES:
+                    await asyncio.to_thread(self._begin_log_again)
 
     def _begin_log_again(self) -> None:
-        # A failure is no failure of the transaction. This waits for no reader, because no other
-        # connection could write meanwhile.
-        with suppress(sqlite3.Error, StoreError), closing(_connect_directly(self.path)) as own:
+        with closing(_connect_directly(self.path)) as own:
+            # Most of it, while others write. The rest is short, because they wait for it.
+            own.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            # A counted call may hold the file for a moment, or a reader for long.
             for _ in range(LOG_ATTEMPTS):
                 (is_busy, _, _) = own.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
                 if not is_busy:

@@ -135,6 +135,9 @@ async def asks_on(connection: Connection) -> list[int]:
 SENT = {
     **UNFINISHED,
     "two requests": 2 * (b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"),
+    "a request behind a refused one": (
+        b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET + b"\r\n"
+    ),
     "a call without a key": b"GET /api/v1/state HTTP/1.1\r\n" + HOST + b"\r\n",
     "no request": b"nonsense\r\n\r\n",
     "a long head": GET + b"X-A: " + b"a" * 60_000,

@@ -1,4 +1,7 @@
-"""Sends requests as raw bytes, which HTTP clients would refuse to send, and reads the response."""
+"""Sends requests as raw bytes, which HTTP clients would refuse to send, and reads the response.
+
+And stops the collection of garbage, to see what a request leaves behind.
+"""
 
 import asyncio
 import gc

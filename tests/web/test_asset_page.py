@@ -154,13 +154,9 @@ async def test_the_chart_shows_prices_unless_the_operator_hides_them(
         ),
         source="x",
     )
-    alert = make_alert(NOON + 9, ticker="NVDA", timeframe="1h", close_time=last)
     async with run_service(tmp_path, shows_prices=shows_prices) as running:
-        await running.market.commit(replace(make_batch(NOON + 9, []), bars=bars, alerts=[alert]))
+        await running.market.commit(replace(make_batch(NOON + 1, []), bars=bars))
         page = await asset_page(running, "NVDA", "1h")
-    marks = [each for each in page.find_all("use") if "data-text" in each]
-    assert [each["class"] for each in marks] == ["mark bullish alert"]
-    assert str(marks[0]["data-text"]).splitlines()[1] == "Alert LONG of PerpKit"
     assert len(page.find_all("path")) == (9 if shows_prices else 5)
     # The last close; 125.5 / 130 - 1, as on the board; since a reading began at 101.50.
     for text in ("125.50", "−3.46%", "101.50 +23.65%"):
@@ -172,6 +168,23 @@ async def test_the_chart_shows_prices_unless_the_operator_hides_them(
     else:
         assert page.chart["bars"] is None
         assert len(page.chart["opens"]) == 14 * 24 - 1
+
+
+@pytest.mark.clause("pages", "15.3")
+@pytest.mark.parametrize("shows_prices", [True, False])
+async def test_an_alert_has_a_mark_with_and_without_prices(
+    tmp_path: Path, seeded: Path, shows_prices: bool
+) -> None:
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    last = NOON // HOUR_MS * 3600
+    alert = make_alert(NOON + 9, ticker="NVDA", timeframe="1h", close_time=last)
+    bars = make_blocks(BarRow("NVDA", "1h", last, 100.0, 130.0, 90.0, 125.5, 5.0), source="x")
+    async with run_service(tmp_path, shows_prices=shows_prices) as running:
+        await running.market.commit(replace(make_batch(NOON + 9, []), bars=bars, alerts=[alert]))
+        page = await asset_page(running, "NVDA", "1h")
+    (mark,) = [each for each in page.find_all("use") if "data-text" in each]
+    assert mark["class"] == "mark bullish alert"
+    assert str(mark["data-text"]).splitlines()[1] == "Alert LONG of PerpKit"
 
 
 @pytest.mark.clause("pages")

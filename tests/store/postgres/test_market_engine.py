@@ -141,7 +141,7 @@ async def contend(store: MarketStore, over_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease_s", "beat_s"), [(0.5, 0.01), pytest.param(6.0, 1.5, marks=pytest.mark.prove)]
+    ("lease_s", "beat_s"), [(1.5, 0.02), pytest.param(6.0, 1.5, marks=pytest.mark.prove)]
 )
 async def test_a_live_holder_keeps_the_lock_for_many_leases(
     market: MarketStore,
