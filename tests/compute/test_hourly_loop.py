@@ -495,6 +495,26 @@ async def test_a_source_that_is_not_ready_is_retried_and_no_bar_is_lost(tmp_path
 
 
 @pytest.mark.clause("steps")
+async def test_a_run_whose_source_moved_closes_its_pipeline_and_opens_another(
+    path: Path, clock: AcceleratedClock, source: ScriptedSource
+):
+    closed = list[HourlyPipeline]()
+
+    class Recorded(HourlyPipeline):
+        async def close(self) -> None:
+            closed.append(self)
+            await super().close()
+
+    source.moves, clock.ends_at = 1, march_s("13:30")
+    async with open_store(path) as store:
+        open_pipeline = partial(Recorded.open, store, source, source.universe, ALTERNATING, clock)
+        with suppress(ClockEnded):
+            await HourlyLoop(open_pipeline, store, clock, clock.sleep).run()
+    assert len({*map(id, closed)}) == 2
+    await check_store_file(path, source, march_s("13:00"))
+
+
+@pytest.mark.clause("steps")
 @pytest.mark.parametrize("fails_before", [True, False])
 @pytest.mark.prove
 async def test_a_store_that_fails_is_reloaded_and_written_once(

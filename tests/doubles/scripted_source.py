@@ -140,6 +140,7 @@ class ScriptedSource(Source):
         self.venue_delays: dict[str, int] = {}
         self.outages: dict[str, int] = {}
         self.refusal: str | None = None
+        self.moves = 0
         self.splits: dict[str, list[tuple[int, int]]] = {}
         self._clock = clock
         self._sessions = dict(sessions)
@@ -149,6 +150,10 @@ class ScriptedSource(Source):
 
     def get_delay_s(self, ticker: str) -> int:
         return self.venue_delays.get(ticker, 0)
+
+    async def has_moved(self) -> bool:
+        self.moves -= 1
+        return self.moves >= 0
 
     async def check_ready(self) -> None:
         if self.refusal is not None:
