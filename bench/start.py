@@ -40,10 +40,5 @@ def time_start(store: Path) -> tuple[float, float]:
         server.wait_for("/api/v1")
         took_s = time.perf_counter() - began
         server.wait_for(PATH, 200)
-        return took_s, read_memory_mib(server.process.pid)
-
-
-def read_memory_mib(pid: int) -> float:
-    """Return the resident memory of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        return took_s, int(status.partition("VmRSS:")[2].split()[0]) / 1024
