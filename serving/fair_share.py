@@ -213,7 +213,7 @@ class FairShare:
 class KeysFirstMiddleware:
     """ASGI middleware: a request waits for its turn to start, unless a call has shown its key live.
 
-    Networks take turns, and so does each health check, as if it came from a network of its own.
+    Networks take turns, and so do the health checks of each, as if they came from another one.
     """
 
     def __init__(self, app: ASGIApp, fair_share: FairShare) -> None:
@@ -243,7 +243,7 @@ class KeysFirstMiddleware:
             scope[ON_DISCONNECT_KEY] = waiting.cancel
         caller = find_client((scope.get("client") or ("", 0))[0])
         if scope["path"] in HEALTH_PATHS:
-            caller = scope["path"]
+            caller = f"{scope['path']} {caller}"
             self._fair_share.favour()
         try:
             await self._fair_share.start_stranger(caller)

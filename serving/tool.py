@@ -30,6 +30,7 @@ class Tool(Generic[QueryT, ResultT]):
     no data are needed to check them.
     `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
+    `is_light`: the work is less than that of waiting for a turn.
     `render_at_once` returns the response, cached by itself, if that takes a fraction of a
     millisecond, else None.
     """
@@ -45,6 +46,7 @@ class Tool(Generic[QueryT, ResultT]):
     requires_key: bool = True
     allow_over_quota: bool = False
     depends_on_snapshot: bool = True
+    is_light: bool = False
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -219,7 +219,11 @@ class ToolRunner:
     ) -> ResponseBody:
         """Return the response to a query, from the cache if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
-            return await _render_response(tool, query, self.context._replace(caller=caller))
+            context = self.context._replace(caller=caller)
+            if tool.is_light:
+                return await _render_response(tool, query, context)
+            async with self._fair_share.take_turn(caller_id):
+                return await _render_response(tool, query, context)
         snapshots = self.context.snapshots
         if (latest := snapshots.peek()) is None:
             # Not within a turn, because all calls share the read of a new snapshot.

@@ -28,7 +28,7 @@ from access.oauth.parameters import (
 )
 from access.single_flight_cache import SingleFlightCache
 from access.throttle import Limit, Throttle
-from schemas.errors import unavailable_error
+from schemas.errors import forget_frames, unavailable_error
 from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS, Clock
 from store.access_rows import OAuthClient
@@ -149,6 +149,7 @@ class ClientDocuments:
             async with self._fetches, asyncio.timeout(self._timeout_s):
                 return await self._fetch_from_host(client_id, url)
         except OAuthClientError as error:
+            forget_frames(error)
             return error
         except TimeoutError:
             reason = f"it did not arrive within {self._timeout_s:g} seconds"

@@ -17,7 +17,6 @@ from access.oauth.clients import ClientRegistry
 from access.oauth.parameters import (
     RESOURCE_PATH,
     SCOPE,
-    OAuthClientError,
     OAuthError,
     check_resource,
     complete_path,
@@ -178,10 +177,11 @@ class TokenIssuer:
         client_id = form.get("client_id", "")
         if bound_to is not None and client_id == bound_to:
             return
-        try:
+        if client_id.startswith("https://"):
+            # It need not register again, and a stranger must not choose what is fetched.
+            is_known = self._clients.documents is not None
+        else:
             is_known = await self._clients.find(client_id) is not None
-        except OAuthClientError:
-            is_known = False
         if not is_known:
             raise OAuthError("invalid_client", "client_id: unknown client: register again")
         if bound_to is not None:

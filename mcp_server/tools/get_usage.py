@@ -74,5 +74,6 @@ GET_USAGE = Tool(
     result=UsageResponse,
     handler=get_usage,
     depends_on_snapshot=False,
+    is_light=True,
     allow_over_quota=True,
 )

@@ -84,6 +84,7 @@ REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 MAX_FRAMING_BYTES = 8 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0
+HEAD_END, SHORTEST_STEP = b"\r\n\r\n", 64
 # All connections read into it, one after the other. Small, because each end of a head in what was
 # read costs a copy of the rest.
 READ_BUFFER = memoryview(bytearray(4096))
@@ -263,11 +264,14 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         """Let uvicorn parse head by head, until it wants no more for now."""
         # It would keep each of the requests that are ahead of their responses, in 4 KB.
         while self.unparsed and not self.is_paused and not self.is_closed:
-            head, end, rest = self.unparsed.partition(b"\r\n\r\n")
-            if end and self.is_before_head:
+            # What ends a head may also be anywhere in a body, which is not cut into tiny steps.
+            end = self.unparsed.find(HEAD_END, 0 if self.is_before_head else SHORTEST_STEP)
+            size = len(self.unparsed) if end < 0 else end + len(HEAD_END)
+            step, rest = self.unparsed[:size], self.unparsed[size:]
+            if end >= 0 and self.is_before_head:
                 self.is_before_head, self.room = False, MAX_FRAMING_BYTES - len(rest)
             self.unparsed, self.is_parsing = rest, True
-            self.inner.data_received(head + end)
+            self.inner.data_received(step)
             self.is_parsing = False
 
     def check_room(self) -> None:

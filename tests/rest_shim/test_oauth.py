@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from access.members import MAX_LIVE_KEYS, MemberPlan
+from access.oauth.clients import ClientDocuments
 from access.oauth.tokens import CODE_GRACE_MS, MAX_LIVE_ACCESS_TOKENS, REFRESH_GRACE_MS
 from access.throttle import Limit
 from schemas.errors import ApiError
@@ -105,6 +106,25 @@ async def test_a_service_that_accepts_no_documents_says_so(tmp_path: Path) -> No
         assert (refused.status_code, "register itself" in refused.text) == (400, True)
         check_refused(await host.exchange("wrong", client_id=documented), 401, "invalid_client")
         assert (await host.authorize()).status_code == 303
+
+
+@pytest.mark.clause("10.2")
+async def test_an_unknown_grant_makes_the_service_fetch_no_document(tmp_path: Path) -> None:
+    looked_up = list[str]()
+
+    async def resolve(name: str) -> list[str]:
+        looked_up.append(name)
+        return []
+
+    documents = ClientDocuments(lambda: 0, resolve=resolve)
+    async with run_service(tmp_path, client_documents=documents) as served:
+        host = await register(served)
+        for grant in ({"grant_type": "refresh_token", "refresh_token": "x"}, {"code": "x"}):
+            form = {"grant_type": "authorization_code", **grant, "client_id": "https://a.example/b"}
+            check_refused(await host.post("/oauth/token", form), 400, "invalid_grant")
+        assert looked_up == []
+        await host.authorize(client_id="https://a.example/b")
+        assert looked_up == ["a.example"]
 
 
 @pytest.mark.clause("10.2")

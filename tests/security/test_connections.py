@@ -174,6 +174,25 @@ async def test_a_connection_that_has_ended_holds_no_memory(
             await served.client.get("/healthz")
 
 
+async def test_a_body_full_of_ends_of_heads_is_parsed_in_few_steps(
+    served: RunningService, monkeypatch: pytest.MonkeyPatch
+):
+    """At each of them it took five times as long."""
+    steps = list[int]()
+
+    class Counting(server.HttpToolsProtocol):
+        def data_received(self, data: bytes) -> None:
+            steps.append(len(data))
+            super().data_received(data)
+
+    monkeypatch.setattr(server, "HttpToolsProtocol", Counting)
+    body = b"\r\n\r\n" * (MAX_BODY_BYTES // 4)
+    sent = POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    assert b'"code":-32700' in await exchange_bytes(served.base_url, sent)
+    assert sum(steps) == len(sent)
+    assert len(steps) < 1200
+
+
 async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningService):
     async with (
         serve_app(lambda _: served.app, max_connections=3) as address,

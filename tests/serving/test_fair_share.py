@@ -32,7 +32,16 @@ from serving.http import IS_KEY_LIVE, ON_DISCONNECT_KEY
 from store.market_rows import PastKey, StoredSnapshot
 from store.sql.database import MarketEngine
 from tests.access.test_quota_transports import Called, call as call_tool
-from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS, USAGE, build_call, build_path
+from tests.support.bad_inputs import (
+    CATALOG,
+    FLIPS,
+    SIGNALS,
+    STATE,
+    STATS,
+    USAGE,
+    build_call,
+    build_path,
+)
 from tests.support.example_market import ASSETS, NOON, make_coverage
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.store_homes import DEADLINE_S, GatedMarket, SqliteHome, StoreHome
@@ -398,6 +407,18 @@ async def test_a_network_with_many_requests_delays_another_and_each_health_check
 
 
 @pytest.mark.clause("8.59")
+async def test_health_checks_of_a_network_delay_those_of_another_by_one_turn(
+    doorway: Doorway,
+) -> None:
+    for _ in range(4):
+        await doorway.send("/readyz")
+    scope = await doorway.send("/readyz", OTHER)
+    for _ in range(2):
+        await doorway.pause()
+    assert IS_KEY_LIVE in scope
+
+
+@pytest.mark.clause("8.59")
 @pytest.mark.prove
 async def test_the_keys_used_last_are_remembered(doorway: Doorway) -> None:
     keys = [f"Bearer {number}" for number in range(MAX_LIVE_KEYS + 1)]
@@ -422,6 +443,22 @@ async def test_a_client_that_leaves_the_line_is_not_served(doorway: Doorway) -> 
     scope[ON_DISCONNECT_KEY]()
     await doorway.end()
     assert doorway.started == ["/1", "/3"]
+
+
+@pytest.mark.clause("8.54")
+async def test_a_response_that_no_cache_has_waits_for_a_turn_and_usage_does_not(
+    home: StoreHome, transport: Transport
+) -> None:
+    share = FairShare()
+    address = Path(home.address) if isinstance(home, SqliteHome) else home.address
+    async with run_service(address, make_coverage(), fair_share=share) as served:
+        assert (await call_tool(served, transport, FLIPS, served.key_headers)).status == 200
+        async with share.take_turn("a"), share.take_turn("b"):
+            waiting = asyncio.create_task(call_tool(served, transport, FLIPS, served.key_headers))
+            for _ in range(3):
+                assert (await call_tool(served, transport, USAGE, served.key_headers)).status == 200
+            assert not waiting.done()
+        assert (await waiting).status == 200
 
 
 @pytest.fixture
