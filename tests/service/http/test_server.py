@@ -457,8 +457,7 @@ async def test_a_response_comes_in_one_segment(served: RunningService):
         for count in range(1, 4):
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
-            (length,) = re.findall(rb"content-length: (\d+)", head)
-            await reader.readexactly(int(length))
+            await reader.readexactly(int(re.findall(rb"content-length: (\d+)", head)[0]))
             info = writer.get_extra_info("socket").getsockopt(
                 socket.IPPROTO_TCP, socket.TCP_INFO, SEGMENTS_IN.stop
             )
