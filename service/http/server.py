@@ -359,7 +359,8 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         elif self.is_answered and self.head is None:
             self.head = data
         elif self.head and not self.is_closed:
-            self.transport.writelines([self.head, data])
+            # asyncio's own loop would never finish an empty part.
+            self.transport.writelines([self.head, data] if data else [self.head])
             self.head = b""
         elif not self.is_closed:
             self.transport.write(data)
