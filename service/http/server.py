@@ -85,6 +85,8 @@ MAX_FRAMING_BYTES = 8 * 1024
 # Time for a client to read a refusal and close, while the rest of its request is discarded.
 LINGER_S = 2.0
 HEAD_END, SHORTEST_STEP = b"\r\n\r\n", 64
+# Copying more than this takes longer than a second write.
+MAX_COPIED_BYTES = 64 * 1024
 # All connections read into it, one after the other. Small, because each end of a head in what was
 # read costs a copy of the rest.
 READ_BUFFER = memoryview(bytearray(4096))
@@ -359,8 +361,10 @@ class Gate(asyncio.BufferedProtocol, asyncio.Transport):
         elif self.is_answered and self.head is None:
             self.head = data
         elif self.head and not self.is_closed:
-            # asyncio's own loop would never finish an empty part.
-            self.transport.writelines([self.head, data] if data else [self.head])
+            if len(data) > MAX_COPIED_BYTES:
+                self.send_head()
+            # `writelines` of asyncio's own loop never pauses the protocol.
+            self.transport.write(self.head + data)
             self.head = b""
         elif not self.is_closed:
             self.transport.write(data)
