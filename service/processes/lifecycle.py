@@ -16,6 +16,7 @@ from schemas.errors import OperatorError
 
 # From glibc's malloc.h.
 M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3
+# Blocks of this size and more are returned alone. Columns of a ledger have 2 to 6 MB.
 LARGE_BYTES = 1 << 20
 # Python's defaults are 700, 10 and 10. With them, expensive calls caused a full collection each
 # second, and with 1,500 connections each stopped all threads for 0.1 to 0.2 s. Rarer than this,
