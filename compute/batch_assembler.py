@@ -26,7 +26,7 @@ from store.market_rows import (
     MissingBarsRow,
 )
 
-NEVER = np.iinfo(np.int64).max
+END_OF_TIME = np.iinfo(np.int64).max
 
 
 def keep_cooldowns(
@@ -41,7 +41,7 @@ def keep_cooldowns(
     """
     for place, cell, action in alerts:
         last_times = published_at.setdefault(cell, {})
-        end = last_times.get(action, -NEVER) + compute_cooldown_ms(cell.timeframe)
+        end = last_times.get(action, -END_OF_TIME) + compute_cooldown_ms(cell.timeframe)
         if times[place] < end:
             times[place:] = np.maximum(times[place:], end + np.arange(len(times) - place))
         last_times[action] = int(times[place])
@@ -143,7 +143,9 @@ def build_feed_rows(
     moved = [cells[number] for number in numbers.tolist()]
     # The universe feed shows the changes of logged keys, but no first readings. The bar decides,
     # not the run: the backlog of a new asset steps in a run that is published.
-    shown_from = [publish_from.get(c.ticker, 0) if c.key in LOGGED_IDS else NEVER for c in moved]
+    shown_from = [
+        publish_from.get(c.ticker, 0) if c.key in LOGGED_IDS else END_OF_TIME for c in moved
+    ]
     is_shown = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
     change_rows = ChangeTable(
         [ChangedCell(c.ticker, c.key, c.timeframe, get_epoch(c)) for c in moved],

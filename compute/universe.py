@@ -139,6 +139,7 @@ class Universe(_FrozenModel):
 
 class _UniverseTable(_FrozenModel):
     renamed_on: date
+    # For readers of the file.
     sample_prices_on: date | None = None
     renamed: dict[Literal["dexter"], Literal["enzo"]] = {}
 

@@ -52,10 +52,7 @@ class LoggedCall(NamedTuple):
 
 
 class ToolUsage(NamedTuple):
-    """Calls of a key with one tool on a UTC day (days since 1970).
-
-    `tool` is empty for calls from before tools were counted.
-    """
+    """Calls of a key with one tool on a UTC day (days since 1970)."""
 
     key_id: int
     day: int

@@ -72,7 +72,7 @@ def digest_bars(
         kind = "w" if lagging.history == "followed" else f"h{HISTORY_CODES[lagging.history]}\0"
         late = _pack_watermark(lagging.watermark, TIMEFRAME_SET_CODES[lagging.late])
         digest.update(f"{kind}{lagging.ticker}\0".encode() + late)
-    # A commit that begins no revision adds no bytes, as all commits of earlier versions.
+    # A commit that begins no revision adds no bytes.
     for source in sorted(sources):
         digest.update(f"s{source.ticker}\0{source.revision}\0{source.listing}\0".encode())
     return digest.digest()
@@ -121,18 +121,15 @@ def digest_commit(
     market_time: int,
     bars_digest: bytes,
     changes_digest: bytes,
-    alerts_digest: bytes | None = None,
-    context_digest: bytes | None = None,
+    alerts_digest: bytes | None,
+    context_digest: bytes,
 ) -> bytes:
     """Return the digest of a commit; `previous_digest` of the first commit is GENESIS."""
     time_bytes = market_time.to_bytes(8, "big", signed=True)
     parts = previous_digest + time_bytes + bars_digest + changes_digest
-    # A commit without alerts adds no bytes, so chains written before the alerts tier still verify.
     # Alerts have a digest of their own because they expire earlier than changes, whose digest can
-    # still be checked then.
-    # The `x` keeps a context apart from alerts; commits of earlier versions have none.
-    context = b"" if context_digest is None else b"x" + context_digest
-    return sha256(parts + (alerts_digest or b"") + context).digest()
+    # still be checked then. The `x` keeps a context apart from alerts, of which there may be none.
+    return sha256(parts + (alerts_digest or b"") + b"x" + context_digest).digest()
 
 
 def _encode_changes(table: ChangeTable) -> bytes:

@@ -61,10 +61,7 @@ class RecentBars(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """The source of one revision of an asset's bars, written by the commit `number`.
-
-    `number` is 0 if the bars were stored before sources were recorded.
-    """
+    """The source of one revision of an asset's bars, written by the commit `number`."""
 
     ticker: str
     revision: int
@@ -208,8 +205,7 @@ class CommitRow:
 
     `market_time` is nominal (:03:00 of the run's hour). `written_at` is the market clock when
     the bars were stepped, or None for backfill and replay, whose rows carry nominal times.
-    `alerts_digest` is None if the batch wrote no alert, `context_digest` if an earlier version
-    wrote the commit.
+    `alerts_digest` is None if the batch wrote no alert.
     """
 
     number: int
@@ -221,7 +217,7 @@ class CommitRow:
     changes_digest: bytes
     alerts_digest: bytes | None
     digest: bytes
-    context_digest: bytes | None = None
+    context_digest: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,8 @@ def _choose_instants(feed: Feed, draw: Random) -> list[Json]:
     if not feed.rows:
         return []
     first = parse_served_time(feed.rows[0]["created_at"])
-    hours = int((feed.as_of - first) / timedelta(hours=1))
+    # The first row may come from a run after that of `as_of`.
+    hours = max(int((feed.as_of - first) / timedelta(hours=1)), 0)
     chosen = draw.sample(range(1, hours + 1), min(PAST_BOARDS, hours))
     start = first.replace(minute=2, second=0, microsecond=0)
     return [{"as_of": format_time(start + timedelta(hours=hour))} for hour in chosen]

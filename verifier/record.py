@@ -165,11 +165,12 @@ class Record:
                 entry = json.loads(line)
                 salt = decode_base64(entry["salt"])
                 one = RecordedRow(entry["leaf"], salt, entry["row"], entry.get("seen_at", ""))
+                parse_served_time(one.created_at)
+                # A row that was in no checkpoint comes again with its leaf.
+                rows[one.id] = one
             except (ValueError, KeyError, TypeError, NoteError):
                 reason = f"line {number} is damaged: remove it"
                 raise self._build_damage("rows.jsonl", reason) from None
-            # A row that was in no checkpoint comes again with its leaf.
-            rows[one.id] = one
         return rows
 
     def describe_checkpoint_age(self) -> str:

@@ -183,15 +183,20 @@ class Feed:
         span = max((self.as_of - start).total_seconds(), 1)
         place = self.rows[-1]["created_at"] if self.rows else self.since
         async for page in walk_rows(client, place):
-            # A service whose pages never end would otherwise keep this reading forever.
-            if client.calls >= DAILY_QUOTA:
-                raise VerifyError(f"the feed takes more than {DAILY_QUOTA:,} calls")
+            limit_calls(client, "feed")
             self.rows += page["signals"]
             self.pages.append(page)
             if self.rows:
                 at = parse_served_time(self.rows[-1]["created_at"])
                 done, covered = len(self.rows), max((at - start).total_seconds(), 1)
                 on_progress(done, max(done, round(done * span / covered)))
+
+
+def limit_calls(client: ServiceClient, read: str) -> None:
+    """Raise VerifyError if a client has made all calls of a day; `read` names the part of it."""
+    # A service whose pages never end would otherwise keep it reading forever.
+    if client.calls >= DAILY_QUOTA:
+        raise VerifyError(f"the {read} takes more than {DAILY_QUOTA:,} calls")
 
 
 async def walk_rows(client: ServiceClient, since: str) -> AsyncIterator[Json]:

@@ -41,6 +41,7 @@ from verifier.served_rows import (
     find_fault,
     get_cell,
     hash_row,
+    limit_calls,
     pick_covered,
     read_feed,
     walk_rows,
@@ -108,6 +109,7 @@ class LogReader:
 
     async def read_leaves(self, start: int, count: int) -> list[Leaf]:
         """Return `count` leaves from an index on, at most 1000."""
+        limit_calls(self._client, "log")
         answer = await self._client.read_view("log/leaves", {"start": start, "limit": count})
         try:
             leaves = [

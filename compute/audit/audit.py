@@ -42,7 +42,7 @@ from compute.audit.replay import (
     stack_keys,
 )
 from compute.bars import HOUR_S, Times
-from compute.batch_assembler import NEVER, build_feed_rows, find_silent_hours
+from compute.batch_assembler import END_OF_TIME, build_feed_rows, find_silent_hours
 from compute.engine_state import FIRST_BAR, build_state
 from compute.executor import OpenExecutor, open_local_executor, run_tasks
 from compute.indicators.contract import Indicator
@@ -232,7 +232,7 @@ class Audit:
         is_stray = self._stored.is_foreign & (strange.cell < 0) & (strange.published != 0)
         strays = map(self._stored.build_row, np.flatnonzero(is_stray).tolist())
         shown = sorted([*shown, *strays], key=itemgetter(0))
-        known = since, NEVER if self._is_whole else last
+        known = since, END_OF_TIME if self._is_whole else last
         report.findings += check_leaves(market.log, LogStart.from_facts(market.facts), shown, known)
 
     async def compare_state(self, executor: Executor) -> None:

@@ -220,7 +220,7 @@ class LogSigner:
         next call tries again. Raise StoreError if the database fails.
         """
         try:
-            old_key, key, stored = await self._compare_key()
+            old_key, key = await self._compare_key()
             # Before the checkpoint is served: no other tree of this size is signed from now on.
             if key != old_key:
                 await self._use_file(save_key, self._path, key)
@@ -235,12 +235,7 @@ class LogSigner:
             return
         vkey, now = str(key.vkey), self._clock() // 1000
         note = sign_checkpoint(key.origin, key.size, key.root, key.private_key, now)
-        if (stored.size, stored.vkey) == (key.size, vkey):
-            kept = (stored.note or "").partition("\n\n")[2].splitlines(keepends=True)
-            own = f"{SIGNATURE_PREFIX}{key.origin} "
-            note += "".join(line for line in kept if not line.startswith(own))
-        signed = CheckpointRow(key.size, note, vkey)
-        await self._log.save_checkpoint(signed)
+        signed = await self._log.save_checkpoint(CheckpointRow(key.size, note, vkey))
         self._on_checkpoint("signed")
         self._submit(signed, now)
 
@@ -270,8 +265,8 @@ class LogSigner:
             return str(refusal)
         return None
 
-    async def _compare_key(self) -> tuple[LogKey | None, LogKey, CheckpointRow]:
-        """Return the key in the file, the same with the stored tree, and the last checkpoint."""
+    async def _compare_key(self) -> tuple[LogKey | None, LogKey]:
+        """Return the key in the file, and the same with the stored tree."""
         key = await self._use_file(load_key, self._path)
         try:
             head = await self._log.head(0 if key is None else key.size)
@@ -294,7 +289,7 @@ class LogSigner:
             raise RefusalError(
                 f"the first {old.size} leaves are not those that were signed"
             ) from None
-        return key, old.with_tree(head.size, head.root), head.checkpoint
+        return key, old.with_tree(head.size, head.root)
 
     async def _use_file(self, use: Callable[..., Used], *arguments: object) -> Used:
         """Call a function of the key file in a thread; refuse if the file cannot be used."""

@@ -68,14 +68,23 @@ def load_witnesses(path: Path) -> list[Witness]:
             "witness NAME VKEY https://witness.example/"
         )
     for name, address in policy.urls.items():
-        url = urlsplit(address)
-        if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+        if not _is_prefix(address):
             raise PolicyError(
                 f"{path}: witness {name}: expected an http(s):// address without query or fragment"
             )
     return [
         Witness(name, policy.witnesses[name], url.rstrip("/")) for name, url in policy.urls.items()
     ]
+
+
+def _is_prefix(address: str) -> bool:
+    """Return whether a path can be appended to an address, which has a host and a valid port."""
+    try:
+        url = urlsplit(address)
+        is_plain = not url.query and not url.fragment and url.port != 0
+    except ValueError:
+        return False
+    return is_plain and url.scheme in ("http", "https") and bool(url.hostname)
 
 
 TIMEOUT_S = 10.0
@@ -196,7 +205,8 @@ class Witnesses:
                 return found[0]
         except (WitnessError, StoreError) as error:
             reason = str(error)
-        except (httpx2.HTTPError, TimeoutError) as error:
+        # A failure with one must not keep the lines of the others.
+        except Exception as error:
             reason = type(error).__name__
         cause = {"witness": witness.name, "reason": reason}
         self._failures.write(log.warning, "witness_failed", cause)

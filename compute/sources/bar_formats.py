@@ -8,6 +8,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import zipfile
 import zlib
@@ -52,7 +53,8 @@ DATE_FORMATS: Final[Mapping[str, str]] = {
 }
 STAMP: Final = (
     r"(?i)^(?P<day>[a-z]{3} \d{1,2}, \d{4}|\d{1,2}-[a-z]{3}-\d{4}|\d[\d./-]*\d)"
-    r"(?:[ T]+(?P<h>\d{1,2})(?::?(?P<m>\d{2}))?(?::?(?P<s>\d{2}))?(?:\.\d+)?[- ]?(?P<half>am|pm)?)?"
+    r"(?:[ T]+(?P<h>[01]?\d|2[0-4])(?::?(?P<m>[0-5]\d))?(?::?(?P<s>[0-5]\d))?(?:\.\d+)?"
+    r"[- ]?(?P<half>am|pm)?)?"
     r" ?(?P<zone>Z|UTC|GMT|[+-]\d{2}:?\d{2})?$"
 )
 # An epoch time in seconds has at most 10 digits before the year 2286, one in ms 13, and so on.
@@ -92,10 +94,10 @@ def read_rows(path: Path, options: FormatOptions) -> FileRows:
     # RuntimeError has recursion, and the passwords and unknown methods of archives.
     except (ValueError, RuntimeError, pl.exceptions.PolarsError) as error:
         raise SourceError(f"{path}: {str(error).splitlines()[0][:300]}") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise SourceError(f"{path}: is packed, but incomplete: {error}") from None
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}") from None
+        raise SourceError(f"{path}: {error.strerror or error}") from None
 
 
 def _unpack(path: Path) -> bytes:
@@ -201,6 +203,8 @@ def _fold(name: str) -> str:
 def _parse_frame(
     frame: pl.DataFrame, headers: Sequence[Sequence[str]], options: FormatOptions
 ) -> FileRows:
+    if frame.is_empty():
+        raise ValueError("has no row")
     is_metatrader = any(name.startswith("<") for names in headers for name in names)
     found = _find_columns(frame, headers, options.columns)
     for place, names in enumerate(headers):
@@ -210,8 +214,11 @@ def _parse_frame(
     stamps = frame.to_series(found["time"])
     if "clock" in found:
         clock = frame.to_series(found["clock"]).cast(pl.String).fill_null("")
-        # Some vendors leave leading zeros away: 93000 is 09:30:00.
-        clock = clock.str.replace(r"^(\d{5})$", "0${1}")
+        # Some vendors leave leading zeros away: in a column with 160000, 3000 is 00:30:00.
+        widest = clock.str.extract(r"^(\d{1,6})$").str.len_chars().max()
+        if isinstance(widest, int):
+            padded = clock.str.zfill(widest + widest % 2)
+            clock = clock.zip_with(~clock.str.contains(r"^\d{1,6}$"), padded)
         stamps = stamps.cast(pl.String).str.strip_chars() + " " + clock.str.strip_chars()
         is_metatrader |= not any(headers)
     if is_metatrader and options.zone is None:
@@ -280,8 +287,7 @@ def _find_chosen(name: str, folded: Sequence[Sequence[str]]) -> int:
 
 def _find_unnamed(frame: pl.DataFrame) -> dict[str, int]:
     """Return the places of columns without names: time, prices in an order that fits, volume."""
-    second = str(frame.row(0)[1])
-    start = 2 if ":" in second else 1
+    start = 2 if frame.width > 1 and ":" in str(frame.row(0)[1]) else 1
     if frame.width < start + len(PRICES):
         raise ValueError("has too few columns for a time and four prices")
     # Coinbase gives low, high, open and close; nearly all others open, high, low and close.

@@ -37,7 +37,7 @@ CONNECT_OPTIONS: Mapping[str, Any] = {
     "command_timeout": COMMAND_TIMEOUT_S,
     # Room for all statements: preparing one costs a round trip.
     "statement_cache_size": 512,
-    # 0 removes both limits: the merged feed statements exceed asyncpg's 15 KB default.
+    # 0 removes both limits: counting the calls of 64 keys exceeds asyncpg's default of 15 KB.
     "max_cacheable_statement_size": 0,
     "max_cached_statement_lifetime": 0,
 }

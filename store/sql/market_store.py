@@ -92,7 +92,7 @@ class MarketStore:
                 f"{self._engine.name} holds the bars of {stored_facts['source']}: "
                 f"use another database for {source}"
             )
-        return int(stored_facts["started_at"])
+        return writes.parse_fact_time(stored_facts, "started_at")
 
     async def find_access_id(self) -> str | None:
         """Return the id of the access store that belongs to this store, None if none is known."""
@@ -191,7 +191,9 @@ class MarketStore:
             facts = await writes.load_facts(db)
             return Progress(
                 source=facts.get("source"),
-                started_at=int(facts["started_at"]) if "started_at" in facts else None,
+                started_at=(
+                    writes.parse_fact_time(facts, "started_at") if "started_at" in facts else None
+                ),
                 market_time=await reads.load_market_time(db),
                 first_market_time=await fetch_value(
                     db, "SELECT market_time FROM passes WHERE number = 1"

@@ -24,7 +24,6 @@ COUNT_KEYS = """
 SELECT
   (SELECT count(*) FROM keys
      WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)) AS working_keys,
-  (SELECT coalesce(sum(used), 0) FROM usage WHERE day = ?) AS calls_today,
   (SELECT count(*) FROM access_requests) AS access_requests
 """
 COUNT_MEMBERSHIPS = """
@@ -46,10 +45,9 @@ class CommitSummary(NamedTuple):
 
 
 class KeyCounts(NamedTuple):
-    """The keys that work, today's calls of all keys, and the requests that wait for an answer."""
+    """The keys that work, and the requests that wait for an answer."""
 
     working_keys: int
-    calls_today: int
     access_requests: int
 
 
@@ -108,9 +106,9 @@ LIMIT ?
         """Return a key with its calls of a UTC day, live or not; None if there is no such key."""
         return await self._find(KeyRow, f"{SELECT_USED_KEYS} WHERE id = ?", day, key_id)
 
-    async def count_keys(self, at: int, day: int) -> KeyCounts:
-        """Return the numbers of keys, calls and requests at a time (epoch ms)."""
-        (row,) = await self._read(COUNT_KEYS, at, day)
+    async def count_keys(self, at: int) -> KeyCounts:
+        """Return the numbers of keys and requests at a time (epoch ms)."""
+        (row,) = await self._read(COUNT_KEYS, at)
         return KeyCounts(*map(int, row))
 
     async def list_memberships(self, limit: int) -> list[MembershipRow]:

@@ -6,6 +6,7 @@ Of purchases, the plan, its times and the processor's ids stay, because they are
 from typing import Any
 
 from store.access_rows import normalize_email
+from store.sql.database import Lane
 from store.sql.key_store import StorePart
 
 _MAIL = "lower(contact_email) = :mailbox"
@@ -70,7 +71,7 @@ class PersonData(StorePart):
     async def export(self, email: str) -> dict[str, list[dict[str, Any]]]:
         """Return the rows about a mailbox by kind; times are epoch ms, days as in the store."""
         values = _build_values(email)
-        async with self._engine.acquire_connection() as db:
+        async with self._engine.begin_read(Lane.BATCH) as db:
             return {
                 kind: [dict(row) for row in await db.execute(sql, **values)]
                 for kind, sql in EXPORTS.items()

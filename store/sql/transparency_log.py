@@ -72,10 +72,20 @@ class FeedLog:
         async with self._engine.acquire_connection() as db:
             return await load_checkpoint(db)
 
-    async def save_checkpoint(self, checkpoint: CheckpointRow) -> None:
-        """Store the newest signed checkpoint; StoreError if it is smaller than the stored one."""
+    async def save_checkpoint(self, checkpoint: CheckpointRow) -> CheckpointRow:
+        """Store the newest signed checkpoint, and return it as it is stored.
+
+        It keeps the cosignatures of the same tree. StoreError if it is smaller than the stored one.
+        """
         async with self._engine.begin_compute_write() as db:
+            stored = await load_checkpoint(db)
+            if checkpoint.note and (stored.size, stored.vkey) == (checkpoint.size, checkpoint.vkey):
+                kept = (stored.note or "").partition("\n\n")[2].splitlines(keepends=True)
+                new = checkpoint.note.partition("\n\n")[2].splitlines(keepends=True)
+                lines = [checkpoint.note, *_drop_replaced(kept, new)]
+                checkpoint = checkpoint._replace(note="".join(lines))
             await write_checkpoint(db, checkpoint)
+        return checkpoint
 
     async def add_cosignatures(self, checkpoint: CheckpointRow, lines: Sequence[str]) -> None:
         """Add lines to the note of a checkpoint, unless that of another tree has replaced it.
@@ -85,11 +95,8 @@ class FeedLog:
         async with self._engine.begin_compute_write() as db:
             stored = await load_checkpoint(db)
             if lines and (stored.size, stored.vkey) == (checkpoint.size, checkpoint.vkey):
-                # A key's lines begin with its name and its id, which are the same each time.
-                new = {line[: line.rindex(" ") + 6] for line in lines}
                 kept = (stored.note or "").splitlines(keepends=True)
-                kept = [line for line in kept if line[: line.rfind(" ") + 6] not in new]
-                note = "".join([*kept, *lines])
+                note = "".join([*_drop_replaced(kept, lines), *lines])
                 await write_checkpoint(db, stored._replace(note=note))
 
     async def tile(self, tile: TileId) -> bytes | None:
@@ -224,6 +231,13 @@ async def append_leaves(db: Database) -> int:
     new = [(*tile, tiles[tile]) for tile in sorted(tiles.keys() - edge.keys())]
     await db.insert("log_tiles", "level, number, hashes", new)
     return len(rows)
+
+
+def _drop_replaced(kept: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Return the kept lines of a note except those of keys that have a new one."""
+    # A key's lines begin with its name and its id, which are the same each time.
+    replaced = {line[: line.rindex(" ") + 6] for line in new}
+    return [line for line in kept if line[: line.rfind(" ") + 6] not in replaced]
 
 
 async def write_checkpoint(db: Database, checkpoint: CheckpointRow) -> None:

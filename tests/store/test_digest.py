@@ -236,8 +236,8 @@ def test_alerts_have_their_own_digest_and_none_without_alerts() -> None:
     expected = head + b"LONG\x00" + struct.pack(">qqd", 5, 2, 0.3)
     assert digest.digest_alerts([row]) == sha256(expected).digest()
     assert digest.digest_alerts([]) is None
-    parts = bytes(32), 7, bytes(32), bytes(32)
-    assert digest.digest_commit(*parts) == digest.digest_commit(*parts, None)
-    assert digest.digest_commit(*parts) != digest.digest_commit(*parts, bytes(32))
-    # An alert's digest does not pass for that of a context.
-    assert digest.digest_commit(*parts, bytes(32)) != digest.digest_commit(*parts, None, bytes(32))
+    parts, context = (bytes(32), 7, bytes(32), bytes(32)), b"c" * 32
+    head = bytes(32) + struct.pack(">q", 7) + bytes(64)
+    for alerts in (None, b"a" * 32):
+        expected = head + (alerts or b"") + b"x" + context
+        assert digest.digest_commit(*parts, alerts, context) == sha256(expected).digest()

@@ -290,3 +290,5 @@ async def test_a_feed_that_takes_more_than_the_daily_quota_is_given_up() -> None
             client.calls = 10_000
             with pytest.raises(VerifyError, match="the feed takes more than 10,000 calls"):
                 await read_feed(client, None, NOON, lambda done, total: None)
+            with pytest.raises(VerifyError, match="the log takes more than 10,000 calls"):
+                await LogReader(client).read_leaves(0, 1)

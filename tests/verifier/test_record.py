@@ -80,6 +80,10 @@ def test_a_line_that_was_not_finished_is_written_again(log, tmp_path):
         ("checkpoint", "me", "vkey: it is missing"),
         ("rows.jsonl", "{}\n", "rows.jsonl: line 1 is damaged: remove it"),
         ("rows.jsonl", '{"leaf":1,"salt":"?","row":{}}\n', "line 1 is damaged"),
+        *(
+            ("rows.jsonl", f'{{"leaf":1,"salt":"","row":{row}}}\n', "line 1 is damaged")
+            for row in ("{}", "[]", '{"id":"a"}', '{"id":"a","created_at":"soon"}')
+        ),
         ("runs.jsonl", '{"at":"soon"}\n', "runs.jsonl: line 1: remove it"),
         (
             "runs.jsonl",

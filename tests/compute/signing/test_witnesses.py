@@ -77,6 +77,8 @@ def test_the_witnesses_with_an_address_are_read(tmp_path: Path) -> None:
             f"witness a {ONE} https://w.example?a\nquorum a",
             "witness a: expected an http(s):// address",
         ),
+        (f"witness a {ONE} https://w.example:x/\nquorum a", "expected an http(s):// address"),
+        (f"witness a {ONE} https://[w.example/\nquorum a", "expected an http(s):// address"),
         (f"witness a {ONE}\nwitness b {ONE}", "line 2: the key of w1.example occurs twice"),
         (f"witness a {ONE}\nquorum a", "no witness has an address"),
         (
@@ -359,5 +361,9 @@ async def test_cosignatures_of_a_checkpoint_that_was_replaced_are_dropped(
         older = await opened.market.feed_log.checkpoint()
         await opened.sign(5, 10)
         newer = await opened.market.feed_log.checkpoint()
-        await opened.market.feed_log.add_cosignatures(older, ["— witness AAAA\n"])
-        assert await opened.market.feed_log.checkpoint() == newer
+        log = opened.market.feed_log
+        await log.add_cosignatures(older, ["— witness AAAA\n"])
+        assert await log.checkpoint() == newer
+        # One that comes while the same tree is signed again is kept.
+        await log.add_cosignatures(newer, ["— witness AAAA\n"])
+        assert await log.save_checkpoint(newer) == await log.checkpoint() != newer

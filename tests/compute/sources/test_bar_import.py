@@ -663,9 +663,11 @@ def named(title: str, *times: object) -> str:
     return NAMED.format(t=title, a=first, b=second)
 
 
-def pack_zip(text: str, names: tuple[str, ...] = ("bars.csv",)) -> bytes:
+def pack_zip(
+    text: str, names: tuple[str, ...] = ("bars.csv",), method: int = zipfile.ZIP_STORED
+) -> bytes:
     target = io.BytesIO()
-    with zipfile.ZipFile(target, "w") as archive:
+    with zipfile.ZipFile(target, "w", method) as archive:
         for name in names:
             archive.writestr(name, text)
     return target.getvalue()
@@ -794,6 +796,17 @@ def test_thousands_separators_and_prices_in_dollars_are_numbers(tmp_path: Path):
     assert rows.times.tolist() == [1_735_776_000]
 
 
+def test_a_time_of_day_may_lack_its_zeros_and_must_be_one(tmp_path: Path):
+    path = tmp_path / "BTC.csv"
+    clocks = ("3000", "13000", "33:99")
+    path.write_text(
+        "date,time,open,high,low,close\n" + "".join(f"20250101,{c},1,1,1,1\n" for c in clocks)
+    )
+    rows = read_rows(path, FormatOptions(zone="UTC"))
+    assert (rows.times - TWO_HOURS[0]).tolist() == [1800, 5400]
+    assert rows.unreadable == 1
+
+
 @pytest.mark.parametrize("step", [1, -1])
 def test_an_hour_that_clocks_repeat_has_its_rows_in_the_order_of_the_file(
     tmp_path: Path, step: int
@@ -809,11 +822,16 @@ def test_an_hour_that_clocks_repeat_has_its_rows_in_the_order_of_the_file(
     assert read_rows(path, FormatOptions()).zone == "UTC, which the file does not say (--zone)"
 
 
+PACKED = pack_zip("".join(map(str, range(300))), method=zipfile.ZIP_LZMA)
 REFUSED: list[tuple[str | bytes, str]] = [
     ("", "no row with a time and four prices"),
     ("<html><body>403</body></html>", "no row with a time and four prices"),
     (bytes(range(256)), "no text in UTF-8"),
     ("[" * 100_000, "recursion"),
+    *((rows, "has no row") for rows in ("[[]]", "[{}]")),
+    ("[[1],[2]]", "too few columns"),
+    (write_frame(lambda frame, file: frame.clear().write_parquet(file)), "has no row"),
+    (PACKED[:50] + b"\xff" * 8 + PACKED[58:], "Corrupt input data"),
     ('{"bars":{"A":[[1,2]],"B":[[1,2]]}}', "2 lists of bars"),
     ("[[1735689600,1,3,0.5,2,10],[1]]", "not of one length"),
     (named("when", *TEXTS), "no column for time among when, open"),
