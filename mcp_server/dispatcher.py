@@ -53,6 +53,7 @@ from serving.http import (
 from serving.json_text import has_json_excess, to_json
 from serving.tool import to_mcp_tool
 from serving.tool_runner import AnyTool, CallResult, ToolRunner
+from store.store_errors import StoreError
 
 # initialize offers this version to a client that asks for one that is not served. As MCP's
 # lifecycle prescribes, a client that does not support it disconnects.
@@ -226,7 +227,13 @@ class Dispatcher:
         if action == "list" and params.get("cursor") is not None:
             raise _invalid_params_error(f"cursor: all {kind} are on one page; omit cursor")
         if method == "tools/list":
-            coverage = await self._runner.context.snapshots.coverage()
+            snapshots = self._runner.context.snapshots
+            try:
+                coverage = await snapshots.coverage()
+            except StoreError as failure:
+                # A host would drop every tool, although only the texts name what is covered.
+                self._runner.log_store_failure(failure, method)
+                coverage = None if snapshots.last is None else snapshots.last.coverage
             members = self._get_tools_list(coverage, has_views)
         elif self._views is not None and method in VIEW_METHODS:
             uri, known = params.get("uri"), ", ".join(self._views.uris)

@@ -1,6 +1,7 @@
 """The error responses of several endpoints, as the OpenAPI document and the manifest describe them.
 
-Those of a single endpoint stand in the table of endpoints.
+Those of a single endpoint stand in the table of endpoints. The contract's table of errors is made
+of `ERROR_MEANINGS`.
 """
 
 from dataclasses import dataclass

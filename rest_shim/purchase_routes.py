@@ -162,8 +162,8 @@ def _parse_object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    counts = Counter(_shorten(name) for name, _ in pairs)
-    if repeated := [name for name, count in counts.items() if count > 1]:
+    counts = Counter(name for name, _ in pairs)
+    if repeated := [_shorten(name) for name, count in counts.items() if count > 1]:
         names = list_names(repeated, lambda name: "")
         raise invalid_parameter_error(
             f"The body has the same field more than once: {names}; send each field once."

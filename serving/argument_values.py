@@ -88,9 +88,10 @@ def find_assets(
     for item in items:
         # A name may have blanks; if it is none, they separate items.
         parts = {item: find(item)}
-        words = {} if parts[item] else {word: find(word) for word in item.split()}
-        if words and all(words.values()):
-            parts = words
+        words = item.split()
+        if parts[item] is None and len(words) > 1:
+            by_word = {word: find(word) for word in words}
+            parts = by_word if all(by_word.values()) else parts
         for part, asset in parts.items():
             if asset is None:
                 unknown.append(part)

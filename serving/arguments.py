@@ -256,7 +256,9 @@ def _relax_value(name: str, schema: Schema, value: Any) -> Any:
             names["all"] = None
         return names.get(fold_name(value[:MAX_QUOTED_CHARS]), value)
     if name != "ticker":
-        return value
+        # That of signals is no enum.
+        is_all = name == "indicator" and isinstance(value, str) and fold_name(value[:4]) == "all"
+        return None if is_all else value
     # Some models send a list, or its JSON text.
     if isinstance(value, str) and value.startswith("[") and len(value) <= MAX_LIST_CHARS:
         with suppress(ValueError, RecursionError):

@@ -7,7 +7,7 @@ kept of a caller that has no calls. The limits hold for each serving process.
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
@@ -223,22 +223,32 @@ class KeysFirstMiddleware:
         # found otherwise.
         self._live_keys: OrderedDict[bytes, bytes | None] = OrderedDict()
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, now or when it is its turn."""
         if scope["type"] != "http":
-            return self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         headers = read_headers(scope)
         # The hash of the headers that can carry a key says nothing of the key.
         parts = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
         key = sha256(b"\n".join(parts)).digest()
         if key in self._live_keys:
-            self._live_keys.move_to_end(key)
             scope[SENT_KEY_HASH] = self._live_keys[key]
             self._fair_share.favour()
-            return self._app(scope, receive, send)
-        return self._start_in_turn(key, scope, receive, send)
+        elif not await self._wait_as_stranger(scope):
+            return
+        await self._app(scope, receive, send)
+        is_live = scope.get(IS_KEY_LIVE)
+        if is_live:
+            self._live_keys[key] = scope.get(SENT_KEY_HASH)
+            self._live_keys.move_to_end(key)
+            if len(self._live_keys) > MAX_LIVE_KEYS:
+                self._live_keys.popitem(last=False)
+        elif is_live is False:
+            self._live_keys.pop(key, None)
 
-    async def _start_in_turn(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _wait_as_stranger(self, scope: Scope) -> bool:
+        """Wait for the turn of a request; return whether its client is still there."""
         if (waiting := asyncio.current_task()) is not None:
             scope[ON_DISCONNECT_KEY] = waiting.cancel
         caller = find_client((scope.get("client") or ("", 0))[0])
@@ -248,10 +258,6 @@ class KeysFirstMiddleware:
         try:
             await self._fair_share.start_stranger(caller)
         except asyncio.CancelledError:
-            return
+            return False
         scope[ON_DISCONNECT_KEY] = None
-        await self._app(scope, receive, send)
-        if scope.get(IS_KEY_LIVE):
-            self._live_keys[key] = scope.get(SENT_KEY_HASH)
-            if len(self._live_keys) > MAX_LIVE_KEYS:
-                self._live_keys.popitem(last=False)
+        return True

@@ -109,7 +109,7 @@ class ForwardedForMiddleware:
                 scope["client"] = (str(address), 0)
                 if not self._is_trusted(address):
                     break
-        elif (now := self._clock()) >= self._quiet_until:
+        elif not 0 < self._quiet_until - (now := self._clock()) <= HOUR_MS:
             # Set before the await, so that concurrent requests write one notice.
             self._quiet_until = now + HOUR_MS
             try:

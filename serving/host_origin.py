@@ -150,9 +150,9 @@ class HostOriginMiddleware:
     """ASGI middleware that refuses foreign hosts and origins, long heads and ambiguous framing.
 
     A foreign Host gets 421, a foreign Origin 403, a part of the head that is too long 414 or 431,
-    before anything else reads it. Ambiguous framing gets 400, and the connection
-    is closed. `allowed_origins` get CORS for the API, all origins for what is public. The other
-    ports of our own hosts pass, but without CORS: they need not be ours.
+    before its route is found. Ambiguous framing gets 400, and the connection is closed.
+    `allowed_origins` get CORS for the API, all origins for the public paths. The other ports of our
+    own hosts pass, but without CORS: they need not be ours.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from serving.arguments import quote_value
 HeaderMap = Mapping[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]
 
-# Bounds of a request's head, checked before anything interprets it. The target has room for all
-# tickers with encoded commas.
+# Bounds of a request's head, checked before its target, Host or Origin is read; the server bounds
+# the whole. The target has room for all tickers with encoded commas.
 MAX_PATH_BYTES = 1024
 MAX_TARGET_BYTES = 8 * 1024
 # An authorization request has a `state` of up to 8 KiB.
@@ -151,8 +151,8 @@ async def respond(
 
     `headers` is extended in place.
     """
-    # HTTP forbids the length of a 204, which has no body.
-    if status != 204:
+    # HTTP forbids the length of a 204, and of a 304 any other than that of the 200.
+    if status not in (204, 304):
         headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)

@@ -239,7 +239,9 @@ class ToolRunner:
                 return response
             snapshot, now = await snapshots.snapshot(), self.context.clock()
             response = await _render_response(tool, query, self.context)
-            if snapshot is not None and tool.render_at_once is None:
+            # Anybody can name any assets in a call without a key, and so displace every response.
+            is_kept = tool.requires_key or vars(query).get("ticker") is None
+            if snapshot is not None and tool.render_at_once is None and is_kept:
                 keep_response(
                     snapshot, _build_key(tool, query), response, now, is_past=_is_past(query)
                 )

@@ -116,7 +116,11 @@ def render_page(
     begin = _find_beginning(query, snapshot)
     is_early = query.since is not None and since < begin
     # The reason of an empty page depends on these.
-    reason = any(rows_key) or (since > snapshot.newest_at, since > begin)
+    reason = any(rows_key) or (
+        since > snapshot.newest_at,
+        since > begin,
+        since >= wanted.until,
+    )
     key = arguments, rows_key, reason, is_early
     response = snapshot.responses.get(key, now)
     if response is None:

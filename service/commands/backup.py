@@ -113,7 +113,8 @@ async def prune_stores(settings: Settings, clock: Clock) -> int:
         access = await stack.enter_async_context(open_access(settings))
         provider = open_provider(settings, access, clock)
         stack.push_async_callback(provider.close)
-        row_count = await market.prune() + await prune_access(access, provider, clock())
+        access_rows, _ = await prune_access(access, provider, clock())
+        row_count = await market.prune() + access_rows
     if settings.is_sqlite:
         keep_spare(settings.market_path)
     print(f"pruned {row_count} rows")

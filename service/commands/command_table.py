@@ -25,6 +25,8 @@ from schemas.vocabulary import (
 from service.config.settings import API_KEY_VARIABLE, NOTIFY_VARIABLE, SettingsError
 
 MAX_EXPIRY_DAYS = 3650
+# The largest integer of both databases.
+MAX_KEY_ID = 2**63 - 1
 MAX_OVERLAP_HOURS = 720
 READ_SERVICE = "service.terminal.commands:read_service"
 
@@ -184,7 +186,12 @@ FILTERS = (
     query_option("direction", "only readings in this direction", "DIR", get_args(Reading)),
     *(ASSET_CLASS, AS_OF),
 )
-KEY_ID = option("key_id", type=int, metavar="ID", help_text="id from `signals keys list`")
+KEY_ID = option(
+    "key_id",
+    type=parse_count(0, MAX_KEY_ID, "an id from `signals keys list`"),
+    metavar="ID",
+    help_text="id from `signals keys list`",
+)
 AS_JSON = option(
     "--json",
     action="store_true",

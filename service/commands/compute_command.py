@@ -319,6 +319,17 @@ class CatchUp:
 
     async def run(self) -> HourlyPipeline | None:
         """Run every hour that is due; return the pipeline, None if a new one must be opened."""
+        is_done = False
+        try:
+            is_done = await self._run_all()
+        finally:
+            # Otherwise its fetches would compete with those of the new one.
+            if not is_done:
+                await self._pipeline.close()
+        return self._pipeline if is_done else None
+
+    async def _run_all(self) -> bool:
+        """Run every hour that is due; return whether the pipeline can go on."""
         # While the command still waits, an error ends it. After that, an error is logged and the
         # hourly loop retries.
         on_progress = rebase_progress(
@@ -346,20 +357,20 @@ class CatchUp:
         except LockTakenError as error:
             log.warning("lock_lost", reason=str(error))
             self._finished.set()
-            return None
+            return False
         except NotReadyError as error:
             # For the 503s, the pages and the doctor; the hourly loop tries again.
             with suppress(StoreError):
                 await self._market.record_outage(str(error))
             echo(f"Nothing can be computed yet: {error}.")
             self._finished.set()
-            return None
+            return False
         except Exception as error:
             if not self._is_ready.is_set():
                 raise
             log_run_failure(self._failures, error)
             self._on_failing(True)
-            return None
+            return False
         self._finished.set()
         # A line would break the progress bar.
         await self._is_ready.wait()
@@ -368,7 +379,7 @@ class CatchUp:
             echo(f"Caught up{missing}: the others are built as their venues answer.")
         elif self._activity == "building history":
             echo("The history is complete.")
-        return self._pipeline
+        return True
 
     async def wait_until_ready(self, open_bar: OpenProgressBar) -> None:
         """Wait until catching up is done, only briefly if a snapshot exists or it takes long."""

@@ -591,5 +591,6 @@ CHECKS: Final = (
             "mail is not sent, so members cannot sign in to manage keys: set SIGNALS_SMTP_URL and "
             "SIGNALS_MAIL_FROM",
         ),
+        True,
     ),
 )

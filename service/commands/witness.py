@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -24,6 +24,7 @@ from schemas.vocabulary import Clock
 from service.commands.console import echo
 from service.http.server import build_server_config, open_listener, serve_in_background
 from service.processes.lifecycle import listen_for_shutdown, lock_file
+from serving.error_responses import CLIENT_CLOSED_REQUEST
 from serving.http import read_body
 from store.log_tree import TreeError, verify_consistency
 from verifier.notes import (
@@ -132,6 +133,8 @@ def build_app(witness: Witness) -> Starlette:
             content = await read_body(request.scope, request.receive)
         except ApiError as error:
             return PlainTextResponse(f"{error}\n", error.status)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         status, text = witness.add_checkpoint(content.decode(errors="replace"))
         return PlainTextResponse(
             text,

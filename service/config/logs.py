@@ -14,8 +14,12 @@ from schemas.errors import describe_failure
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
 
-# API keys and all tokens begin with a prefix of their own so that this pattern finds them.
-SECRET_PATTERN = re.compile(r"\b(ek_|ct_|sl_|ss_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
+# API keys and all tokens begin with a prefix of their own so that this pattern finds them. Those of
+# OAuth have 43 characters after it, and a refresh token as many again after a point.
+SECRET_PATTERN = re.compile(
+    r"\b(ek_|ct_|sl_|ss_|[sr]k_(?:test|live)_|whsec_|(?:ac|at|rt)_(?=[\w-]{43}))"
+    r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]{43})?"
+)
 FIRST_FIELDS = ("timestamp", "level", "event")
 
 

@@ -94,7 +94,8 @@ def _is_address(value: str) -> bool:
     """Return whether paths can be appended to the address, and it has no user or password."""
     try:
         parts = urlsplit(value)
-        has_host = bool(parts.hostname) and parts.port != 0
+        # A lookup encodes the name like this.
+        has_host = bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         return False
     is_plain = value.startswith(("http://", "https://")) and not set(value) & set("@?#\\ ")

@@ -127,7 +127,8 @@ class NoticeKeeper:
     async def keep(self, name: str, detail: str) -> None:
         """Replace the notice of this name, unless that was done in the last minute."""
         now = self.clock()
-        if now - self.kept_at.get(name, now - PAUSE_MS) < PAUSE_MS:
+        # Earlier than the last one, if the clock was set back.
+        if abs(now - self.kept_at.get(name, now - PAUSE_MS)) < PAUSE_MS:
             return
         self.kept_at[name] = now
         try:

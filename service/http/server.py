@@ -416,11 +416,13 @@ def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> soc
         listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(LISTEN_BACKLOG)
-    except OSError as error:
+    # The lookup encodes the name, and not every text can be encoded.
+    except (OSError, UnicodeError) as error:
         if listener is not None:
             listener.close()
+        why = error.strerror if isinstance(error, OSError) else "it is no host name"
         raise SettingsError(
-            f"cannot listen on {host} port {port}: {error.strerror}; "
+            f"cannot listen on {host} port {port}: {why}; "
             f"set {setting_prefix}PORT or {setting_prefix}HOST to another value"
         ) from None
     return listener

@@ -137,7 +137,6 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
         self._process.terminate()
         self._process.join()
         self._connection.close()
-        self._bar.close()
 
     def begin(self, **handlers: Callable[..., object]) -> None:
         """Let the process run; reports without a handler of their name are ignored."""
@@ -162,6 +161,8 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
                 while self._connection.poll():
                     self._receive_report()
         finally:
+            # The process says how far it got, which is no part of the bar's line.
+            self._bar.close()
             # It closes its stores while the parent answers the last calls.
             self._process.terminate()
 

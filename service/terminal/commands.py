@@ -244,11 +244,16 @@ class FeedFollower:
     async def follow(self, since: str) -> None:
         """Hand on the rows after a time; return when a recording has no more."""
         while True:
+            held: list[Json] = []
             async for answer in walk_feed(self._read_page, since, self.filters):
                 meta = answer.body["meta"]
-                # A run writes its rows within its hour.
-                for _, rows in groupby(answer.body["signals"], lambda row: row["created_at"][:13]):
-                    run = list(rows)
+                # A run writes its rows within its hour. The next page may have more of the last
+                # one, for which only a delivery by run waits.
+                rows = [*held, *answer.body["signals"]]
+                runs = [list(run) for _, run in groupby(rows, lambda row: row["created_at"][:13])]
+                has_more = answer.body["pagination"]["has_more"]
+                held = runs.pop() if self.per_run and has_more and runs else []
+                for run in runs:
                     chosen = await self.choose(run, answer) if self.choose else run
                     batches = [chosen] if self.per_run else [[row] for row in chosen]
                     for batch in filter(None, batches):

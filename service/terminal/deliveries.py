@@ -245,8 +245,12 @@ class WebhookSender:
 
 def parse_post_url(text: str) -> str:
     """Return the address of --post; OperatorError, which does not repeat it, if it is invalid."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(text)
+        is_address = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or parts.scheme not in ("http", "https"):
         raise OperatorError("--post must be an http:// or https:// address")
     if parts.username or parts.password:
         raise OperatorError("--post must be an address without user name and password")

@@ -41,6 +41,7 @@ from tests.support.signals_command import (
 )
 from tests.support.store_homes import PostgresHome, run_sql as run_sql_on, wait_for_version
 from tests.verifier import test_real_service as test_verifier
+from tests.web import test_buy_pages
 
 # The statements are tested with the stores.
 pytestmark = [pytest.mark.clause("postgres"), pytest.mark.prove]
@@ -298,6 +299,7 @@ BODIES = (
     test_get_stats.test_counts_come_in_the_order_of_the_vocabulary_and_add_up,
     test_get_stats.test_label_mode_and_quota_are_returned_and_the_call_itself_counts,
     test_past.test_a_past_board_that_waits_too_long_is_unavailable_and_delays_no_other_call,
+    test_buy_pages.test_a_nul_names_no_checkout_and_fills_no_field,
     test_past.test_dexter_has_its_reading_of_that_time,
     test_past.test_a_run_is_seen_from_its_nominal_minute_or_from_its_writing,
     test_reading_forward.test_filters_and_offset_work_in_both_orders,

@@ -18,6 +18,7 @@ from mcp_server.tools.tool_table import TOOLS, TOOLS_BY_NAME
 from schemas.version import VERSION
 from serving.arguments import find_nearest, get_argument_schemas
 from serving.tool import to_mcp_tool
+from store.store_errors import StoreError
 from tests.support.bad_inputs import (
     CATALOG,
     CONFLUENCE,
@@ -403,6 +404,16 @@ async def test_an_unexpected_failure_outside_of_a_tool_is_an_internal_error(
     answer = await served_alone.rpc("tools/list")
     assert answer["error"] == {"code": -32603, "message": "internal error"}
     assert "mcp_request_failed" in capsys.readouterr().out
+
+
+async def test_the_tools_are_listed_while_the_store_fails(served_alone, monkeypatch):
+    listed = await served_alone.rpc("tools/list")
+
+    def fail():
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(served_alone.market, "version", fail)
+    assert await served_alone.rpc("tools/list") == listed
 
 
 NEEDS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"ticker": "BTC"}}

@@ -497,8 +497,10 @@ async def test_a_revoked_key_waits_as_a_stranger(
 ) -> None:
     served, timers = paused
     revoked = {"Authorization": f"Bearer {await served.keys.create('revoked')}"}
+    assert (await call_tool(served, transport, STATE, revoked)).status == 200
     await served.keys.revoke((await served.keys.list())[-1].id)
     assert (await call_tool(served, transport, STATE, revoked)).status == 403
+    timers.move(PAUSES_END_S)
     for _ in range(2):
         assert (await call_tool(served, transport, STATE, served.key_headers)).status == 200
     assert (await served.client.get("/feed")).status_code == 200

@@ -143,6 +143,16 @@ async def test_an_empty_result_gives_its_true_reason(
     assert (NO_CALL in answer["meta"].get("note", "")) == (nothing_new_before is None)
 
 
+async def test_the_reason_is_that_of_the_calls_own_since(served_alone, transport):
+    until = "2026-09-30T12:00:00.000Z"
+    for since, reason in (
+        ("2026-09-30T12:00:06.000Z", "since is not before until"),
+        ("2026-09-30T11:59:54.000Z", "No row matched up to until"),
+    ):
+        page = await served_alone.fetch_answer(transport, SIGNALS, since=since, until=until)
+        assert reason in page["meta"]["note"]
+
+
 async def test_a_page_of_a_removed_asset_with_rows_says_that_no_more_come(served_alone, transport):
     btc = ASSETS[1].model_copy(update={"removed_on": date(2026, 9, 30)})
     removed = make_coverage().model_copy(update={"assets": (btc, *ASSETS[2:])})

@@ -118,6 +118,7 @@ LONG_NAME = "x" * 300 + ".db"
         (1, "replay --bars bars", {"database_url": "sqlite:///missing/signals.db"}, ".*missing"),
         (1, "audit", {"database_url": "sqlite:///bars/BTC_1h.csv"}, ".*BTC_1h.csv"),
         (1, "serve", {"host": "nowhere.invalid"}, ".*SIGNALS_HOST"),
+        (1, "serve", {"host": "a..b"}, ".*it is no host name; set SIGNALS_PORT or SIGNALS_HOST"),
         (1, "serve --workers 2 --single-process", {}, "--single-process and --workers N exclude"),
         (
             1,
@@ -125,6 +126,7 @@ LONG_NAME = "x" * 300 + ".db"
             {"api_key": "ek_é"},
             "SIGNALS_API_KEY contains invalid characters: set it to the key as it was shown$",
         ),
+        (2, "keys revoke 9223372036854775808", {}, ".*must be an id from `signals keys list`"),
         (2, "keys create --label ''", {}, "a label must have"),
         (2, "keys create --label own --expires 2020-01-01", {}, ".*must expire later than now"),
         (2, "person a@example.com", {}, "add --export"),

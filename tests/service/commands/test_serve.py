@@ -42,6 +42,7 @@ from tests.support.signals_command import (
     list_rows,
     run_signals,
     start_signals,
+    write_cut_universe,
 )
 from tests.support.small_market import open_store
 
@@ -123,7 +124,7 @@ def test_a_second_start_continues_from_the_store(first_start, market):
 
 @contextmanager
 def on_a_terminal(
-    folder: Path, mode: str = "--single-process", **settings: str
+    folder: Path, mode: str = "--single-process", until: str = "--header", **settings: str
 ) -> Iterator[RunningCommand]:
     ours, theirs = pty.openpty()
     env = build_environment(folder, universe=str(folder / "universe.toml"), **settings)
@@ -131,7 +132,7 @@ def on_a_terminal(
     os.close(theirs)
     started = RunningCommand(process, ours)
     try:
-        started.wait_for_line("--header")
+        started.wait_for_line(until)
         yield started
         assert started.stop() == 0
     finally:
@@ -229,6 +230,20 @@ def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, numbe
     assert stored(tmp_path)[0] > kept
     done = run_signals(tmp_path, "audit")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+@pytest.mark.usefixtures("use_single_ca")
+@pytest.mark.prove
+def test_how_far_a_stopped_start_came_is_no_part_of_its_progress_bar(tmp_path):
+    write_cut_universe(tmp_path, {"BTC"})
+    source = f"files:{write_bars(tmp_path / 'bars', count=24 * 200)}"
+    with on_a_terminal(
+        *(tmp_path, "--workers=1", "building history "), source=source, port=find_free_port()
+    ) as process:
+        pass
+    (last,) = [line for line in process.printed if "Stopped while" in line]
+    # After what shows the cursor again.
+    assert re.match(r"(\x1b\[[?\w]+)*Stopped while building history\.", last)
 
 
 @pytest.mark.usefixtures("use_single_ca")
@@ -523,7 +538,10 @@ async def test_the_reason_why_nothing_can_be_computed_is_stored_before_it_is_sai
         async def run_until(self, *args):
             raise NotReadyError("no venue answers")
 
-    said = []
+        async def close(self):
+            said.append("closed")
+
+    said: list[object] = []
 
     def hear(text):
         reason = run_sql(tmp_path / "market.db", "SELECT value FROM facts WHERE key = 'outage'")
@@ -535,6 +553,8 @@ async def test_the_reason_why_nothing_can_be_computed_is_stored_before_it_is_sai
         assert await CatchUp(*given, is_long=True).run() is None
     assert said == [
         ("Nothing can be computed yet: no venue answers.", [("no venue answers",)]),
+        # The next pipeline must not fetch beside this one.
+        "closed",
     ]
 
 

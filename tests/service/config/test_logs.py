@@ -26,7 +26,8 @@ from tests.support.signals_command import (
 pytestmark = pytest.mark.clause("operation")
 
 FORMATS: tuple[LogFormat, ...] = ("json", "text")
-TOKENS = [f"{kind}_" + "A-_z" * 10 for kind in ("ct", "sl", "ss")]
+TOKENS = [f"{kind}_" + "A-_z" * 10 + "123" for kind in ("ct", "sl", "ss", "ac", "at", "rt")]
+TOKENS.append(f"{TOKENS[-1]}.{TOKENS[-1][3:]}")
 OTHERS = ["sk_live_51Abc", "rk_test_51Abc", "whsec_abc"]
 LIBRARIES = ("uvicorn.error", "asyncio", "asyncpg", "aiohttp", "ccxt", "stripe", "httpx")
 

@@ -35,6 +35,7 @@ def test_a_variable_that_clients_read_is_accepted(variable):
         ("SIGNALS_DASK_SCHEDULER", "tcp://127.0.0.1"),
         ("SIGNALS_BASE_URL", "example.com"),
         ("SIGNALS_BASE_URL", "http://[::1"),
+        ("SIGNALS_BASE_URL", "https://a..b"),
         ("SIGNALS_BASE_URL", "https://"),
         ("SIGNALS_BASE_URL", "https:///below"),
         ("SIGNALS_BASE_URL", "https://example.com?a=1"),

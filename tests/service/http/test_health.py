@@ -18,6 +18,7 @@ import pytest
 
 from access.mail import MailError
 from schemas.errors import ApiError
+from schemas.vocabulary import DAY_MS
 from service.config.stores import MAIL_NOTICE, WEBHOOK_NOTICE
 from service.http.health import Readiness, build_readiness, build_waiting_app, is_ready
 from service.http.metrics import Metrics
@@ -295,11 +296,13 @@ async def test_a_refused_webhook_is_kept_once_a_minute_and_an_outage_is_only_cou
         assert await access.list_notices() == [
             Notice(WEBHOOK_NOTICE, "the signature is invalid", first_at)
         ]
-        clock.now += PAUSE_MS
-        answers.append(ApiError("invalid_parameter", "later", 400))
-        with pytest.raises(ApiError):
-            await watched(b"{}", None)
-        assert [notice.detail for notice in await access.list_notices()] == ["later"]
+        # Later, and after the clock was set back.
+        for moved, detail in ((PAUSE_MS, "later"), (-DAY_MS, "set back")):
+            clock.now += moved
+            answers.append(ApiError("invalid_parameter", detail, 400))
+            with pytest.raises(ApiError):
+                await watched(b"{}", None)
+            assert [notice.detail for notice in await access.list_notices()] == [detail]
 
 
 CHECKOUT = {"contact_email": "buyer@example.com", "billing": "monthly"}

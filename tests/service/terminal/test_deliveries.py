@@ -52,7 +52,7 @@ from tests.service.terminal.test_follow import (
     read_rows,
     run_follow,
 )
-from tests.support.example_market import HOUR_MS, make_batch, make_change
+from tests.support.example_market import HOUR_MS, make_batch, make_change, make_flips
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
 from verifier.client import MAX_ANSWER_BYTES, Json
@@ -245,7 +245,13 @@ def test_a_wrong_template_is_one_line_at_the_start(tmp_path, template, reason):
 
 
 @pytest.mark.clause("22.4", "22.7")
-@pytest.mark.parametrize("url", ["example.com", "ftp://h/", "http://", "https://me:secret@h/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("example.com", "ftp://h/", "http://", "https://me:secret@h/"),
+        *("http://[h/secret", "http://h:secret/", "http://h:99999/secret"),
+    ],
+)
 def test_an_invalid_address_is_refused_without_repeating_it(url):
     with pytest.raises(OperatorError, match="--post must be") as refused:
         parse_post_url(url)
@@ -620,6 +626,8 @@ async def test_without_a_cursor_a_refused_row_is_printed(
 
 @pytest.mark.clause("22.10")
 async def test_the_rows_of_a_run_are_one_delivery_on_request(served_alone: RunningService):
+    # They are on three pages.
+    await served_alone.market.commit(make_batch(LATER, make_flips(LATER, 450)))
     batches: list[list[str]] = []
 
     class Batching(Receiver):
@@ -629,8 +637,12 @@ async def test_the_rows_of_a_run_are_one_delivery_on_request(served_alone: Runni
 
     receiver = Batching()
     await follow(served_alone, receiver, per_run=True)
-    assert batches == [["2026-09-30T11"] * 2, ["2026-09-30T12"] * 6]
-    assert receiver.saved == [receiver.rows[1]["created_at"], receiver.rows[7]["created_at"]]
+    assert batches == [
+        ["2026-09-30T11"] * 2,
+        ["2026-09-30T12"] * 6,
+        [format_instant(LATER)[:13]] * 450,
+    ]
+    assert receiver.saved == [receiver.rows[place]["created_at"] for place in (1, 7, 457)]
 
 
 async def start_notifying(
