@@ -3,7 +3,7 @@
 The clock of the daily maintenance ignores short jumps, because a deleted row cannot be restored.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -11,15 +11,15 @@ from access.billing.provider import BillingError, FailedPayment, Provider, Subsc
 from access.single_flight_cache import call_provider
 from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS, HOUR_MS, Clock
-from store.access_rows import MembershipRow, RetentionCutoffs
+from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
 from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 # Short, because a sleep until the next day would be wrong after a suspend or a change of the clock.
 SLEEP_STEP_S = 30.0
-# Checkouts whose payment is requested from the processor in a round. The default limits accept
-# fewer in a day from seven networks; more of them wait for the next rounds.
-MAX_CLAIMS_CHECKED = 2000
+# Checkouts whose payment is requested from the processor in a round. If there are more, another
+# round follows in an hour; the default limits accept 9,000 in that time from all clients together.
+MAX_CLAIMS_CHECKED = 10_000
 CALL_RETENTION_DAYS = 30
 
 log = structlog.get_logger("maintenance")
@@ -27,7 +27,7 @@ billing_log = structlog.get_logger("billing")
 
 
 class MaintenanceJob:
-    """Runs a round at once, then one per UTC day; repeats a failed round after an hour."""
+    """Runs a round at once, then one per UTC day; repeats one after an hour if it left some."""
 
     def __init__(
         self,
@@ -42,28 +42,29 @@ class MaintenanceJob:
         self._clock = clock
         self._sleep = sleep
         self._last_done_day = -1
-        self._failed_at: int | None = None
+        self._unfinished_at: int | None = None
         self._failures = FailureLog()
 
     async def run(self) -> None:
         """Run rounds until cancelled; log failures and continue."""
         while True:
             now = self._clock()
-            # If the clock was set back, the failure lies in the future and must not delay a round.
-            failed_at = self._failed_at
-            has_failed = failed_at is not None and 0 <= now - failed_at < HOUR_MS
-            if now // DAY_MS != self._last_done_day and not has_failed:
+            # If the clock was set back, it lies in the future and must not delay a round.
+            last = self._unfinished_at
+            is_waiting = last is not None and 0 <= now - last < HOUR_MS
+            if now // DAY_MS != self._last_done_day and not is_waiting:
+                is_done = False
                 try:
-                    pruned = await prune_access(self._store, self._provider, now)
+                    pruned, has_more = await prune_access(self._store, self._provider, now)
                     unreached = await self._reconcile()
                 except Exception as error:
                     self._failures.write(log.error, "maintenance_failed", describe_failure(error))
-                    self._failed_at = self._clock()
                 else:
                     log.info("maintenance_done", pruned=pruned, unreached=unreached)
-                    self._failed_at = self._clock() if unreached else None
-                    if not unreached:
-                        self._last_done_day = now // DAY_MS
+                    is_done = not unreached and not has_more
+                self._unfinished_at = None if is_done else self._clock()
+                if is_done:
+                    self._last_done_day = now // DAY_MS
             await self._sleep(SLEEP_STEP_S)
 
     async def _reconcile(self) -> int:
@@ -96,18 +97,23 @@ class MaintenanceJob:
         return unreached
 
 
-async def prune_access(store: AccessStore, provider: Provider, now: int) -> int:
-    """Delete rows that are too old at `now` (epoch ms); return how many."""
+async def prune_access(store: AccessStore, provider: Provider, now: int) -> tuple[int, bool]:
+    """Delete rows that are too old at `now` (epoch ms).
+
+    Return how many, and whether there may be more.
+    """
     cutoffs = compute_cutoffs(now)
-    pruned = 0
+    deleted = 0
     # Claims first: the sessions of the sandbox stay as long as their claims. The clock alone must
     # not decide: if it was wrong when the machine started, a claim that was paid a minute ago would
     # look lapsed. So a claim is deleted if the processor reports no payment, and stays if its
     # status is not known.
-    claims = provider.mode and await store.list_lapsed_claims(
-        provider.name, provider.mode, cutoffs.unredeemed_claims, MAX_CLAIMS_CHECKED
-    )
-    for claim in claims or ():
+    claims: Sequence[ClaimRow] = ()
+    if provider.mode is not None:
+        claims = await store.list_lapsed_claims(
+            provider.name, provider.mode, cutoffs.unredeemed_claims, MAX_CLAIMS_CHECKED
+        )
+    for claim in claims:
         try:
             payment = await provider.fetch_payment(claim)
         except Exception as error:
@@ -115,8 +121,10 @@ async def prune_access(store: AccessStore, provider: Provider, now: int) -> int:
             log.error("claims_not_checked", **_describe_provider_error(error))
             break
         if isinstance(payment, FailedPayment) and payment.is_unpaid:
-            pruned += await store.delete_claim(claim)
-    return pruned + await store.prune(cutoffs)
+            deleted += await store.delete_claim(claim)
+    # Claims that stay, because they are paid, are no reason for another round.
+    has_more = len(claims) == MAX_CLAIMS_CHECKED and deleted > 0
+    return deleted + await store.prune(cutoffs), has_more
 
 
 def _describe_provider_error(error: Exception) -> dict[str, str]:

@@ -7,7 +7,7 @@ does not exist.
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -42,19 +42,14 @@ CHART_DAYS = 30
 DAY_WIDTH, BAR_WIDTH, CHART_HEIGHT = 20, 15, 120
 # Each tool has a number, and so a colour of its own, whichever others were used.
 TOOL_NUMBERS = {tool: number for number, tool in enumerate(TOOLS_BY_NAME)}
-UNKNOWN_TOOL, UNKNOWN_NUMBER = "not recorded", len(TOOL_NUMBERS)
 
 
-def build_usage_chart(rows: Sequence[DayUsage], at: int, used_today: int = 0) -> dict[str, Any]:
+def build_usage_chart(rows: Iterable[DayUsage], at: int) -> dict[str, Any]:
     """Return the chart of the CHART_DAYS days that end at a time (epoch ms), oldest first.
 
-    The bar of a day is stacked by tool: the parts have the tool's number, their top and height. The
-    rows are stored some seconds later than `used_today` counts the calls of the last day.
+    The bar of a day is stacked by tool: the parts have the tool's number, their top and height.
     """
     last_day = at // DAY_MS
-    missing = used_today - sum(row.used for row in rows if row.day == last_day)
-    if missing > 0:
-        rows = [*rows, DayUsage(last_day, "", missing)]
     by_day: dict[int, Counter[str]] = {}
     for row in rows:
         by_day.setdefault(row.day, Counter())[row.tool] += row.used
@@ -91,8 +86,7 @@ def build_usage_chart(rows: Sequence[DayUsage], at: int, used_today: int = 0) ->
 def _list_tools(counts: Counter[str]) -> list[tuple[int, str, int]]:
     """Return the number, name and calls of each tool, by number."""
     return sorted(
-        (TOOL_NUMBERS.get(tool, UNKNOWN_NUMBER), tool or UNKNOWN_TOOL, calls)
-        for tool, calls in counts.items()
+        (TOOL_NUMBERS.get(tool, len(TOOL_NUMBERS)), tool, calls) for tool, calls in counts.items()
     )
 
 
@@ -178,8 +172,7 @@ class _ApiAccessPages:
         charts = []
         for plan in plans:
             rows = await self.members.list_usage(plan, CHART_DAYS)
-            used = sum(one.used for one in plan.working_keys)
-            charts.append(build_usage_chart(rows, plan.at, used))
+            charts.append(build_usage_chart(rows, plan.at))
         unclaimed, *statuses = await asyncio.gather(
             self.members.list_unclaimed(viewer.email),
             *(self.members.fetch_status(plan.membership) for plan in plans),

@@ -21,8 +21,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.provider import (
+    CONTACT_OPERATOR,
     PRICES_USD,
     FailedPayment,
+    HeldPayment,
+    Payment,
     PendingPayment,
     SandboxBilling,
     SessionStatus,
@@ -226,7 +229,7 @@ class BuyPages:
         viewer = await self.sessions.find_viewer(request)
         opened = await self.own.find(request)
         result: ClaimResult | None = None
-        is_unpaid = False
+        payment: Payment | None = None
         if opened is not None:
             body = ClaimBody(claim_token=self.own.get_token(request))
             try:
@@ -234,18 +237,26 @@ class BuyPages:
             except ApiError as error:
                 if error.status not in {404, 409}:
                     raise
-                is_unpaid = error.status == 404
+                if opened.redeemed_at is None:
+                    payment = await self.claims.fetch_payment(opened)
         if opened is None or result is None:
-            # Nothing was paid, or a key is shown only once; both lead on.
+            # Nothing was paid, the payment gives no key, or a key is shown only once; all lead on.
+            is_unpaid = isinstance(payment, FailedPayment) and payment.is_unpaid
+            problem = None if is_unpaid else self._describe_problem(payment)
+            title = "No key for this payment" if problem else "No new key to show"
             response = render_page(
                 request,
                 "buy_no_key.html",
-                title="Nothing was paid" if is_unpaid else "No new key to show",
+                title="Nothing was paid" if is_unpaid else title,
                 viewer=viewer,
                 here=BUY_PATH,
                 is_unpaid=is_unpaid,
+                problem=problem,
                 home_path=HOME_PATH,
             )
+            # The same purchase gives a key once its payment is settled.
+            if isinstance(payment, HeldPayment):
+                return response
         elif isinstance(result, PendingClaim):
             return self._show_pending(request, viewer, opened)
         else:
@@ -263,6 +274,23 @@ class BuyPages:
             )
         self.own.cookie.delete(response)
         return response
+
+    def _describe_problem(self, payment: Payment | None) -> str | None:
+        """Say why a payment gives no key, None if it gives one or is not known."""
+        if isinstance(payment, HeldPayment):
+            text = (
+                f"This checkout gives no key now, because {payment.reason}. Do not pay again: its "
+                "subscription continues. Settle it with the payment processor, then load this page "
+                f"again, or {CONTACT_OPERATOR}."
+            )
+        elif isinstance(payment, FailedPayment):
+            text = (
+                f"This checkout {payment.reason}, so it gives no key. If you have paid, do not pay "
+                f"again: {CONTACT_OPERATOR}."
+            )
+        else:
+            return None
+        return self.context.operator.complete(text)
 
     def _show_pending(self, request: Request, viewer: Viewer | None, opened: ClaimRow) -> Response:
         """Show the way to the payment; after the payment, check again until it has settled."""
@@ -407,7 +435,9 @@ def build_pay_page_routes(
 
     async def respond(request: Request) -> Response:
         """Show a checkout, or pay or cancel it."""
-        session = await billing.store.find_sandbox_session(request.path_params["session_id"])
+        # PostgreSQL refuses a text with a NUL.
+        session_id = request.path_params["session_id"].partition("\0")[0]
+        session = await billing.store.find_sandbox_session(session_id)
         if session is None:
             raise ApiError(
                 "invalid_parameter",

@@ -29,6 +29,7 @@ from schemas.coverage import Coverage
 from schemas.errors import ApiError
 from schemas.query import Query
 from schemas.signals import Signal
+from schemas.usage import QuotaUsage
 from schemas.vocabulary import (
     HOUR_MS,
     INDICATOR_IDS,
@@ -45,9 +46,9 @@ from serving.arguments import (
     get_argument_schemas,
     parse_arguments,
 )
-from serving.error_responses import guard_route
+from serving.error_responses import build_error_response, guard_route
 from serving.freshness import NO_CALL
-from serving.http import SENT_KEY_HASH, read_headers
+from serving.http import SENT_KEY_HASH, build_quota_headers, keep_error, read_headers
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner
 from web.board import BADGES, CLASS_NAMES, read_page_arguments
@@ -308,18 +309,21 @@ class ViewPage:
         """Return the rows as an Atom feed: of the key in the request, else as the page does."""
         visit = await self._read(request)
         headers, runner = read_bearer(read_headers(request.scope)), visit.runner
+        quota: QuotaUsage | None = None
         if headers.keys() & {b"authorization", b"x-api-key"}:
             # A key opens the feed to programs that cannot sign in. The call is counted.
             runner = self.runner
-            called = await runner.run(
-                self.view.tool, headers, lambda: {**visit.sent}, request.scope
-            )
+            # As in `_parse`: a feed needs the rows.
+            sent = {**visit.sent, "view": "full"}
+            called = await runner.run(self.view.tool, headers, lambda: sent, request.scope)
             runner.report_key_call(request.scope, self.view.tool, "rest", called, 200)
             # The endpoints know the headers of live keys, and do not take this form.
             request.scope.pop(SENT_KEY_HASH, None)
             if called.error is not None:
-                raise called.error
-            body, query = called.response, parse_arguments(self.view.tool.query, visit.sent)
+                keep_error(request.scope, called.error)
+                return build_error_response(called.error, runner, called.quota)
+            body, query = called.response, parse_arguments(self.view.tool.query, sent)
+            quota = called.quota
         else:
             query = await self._parse(visit)
             body = await self._fetch(visit, query)
@@ -335,7 +339,9 @@ class ViewPage:
             host=urlsplit(runner.context.base_url).hostname,
             has_prices=runner.context.prices is not None,
         )
-        return Response(text, 200, PRIVATE_HEADERS, media_type="application/atom+xml")
+        response = Response(text, 200, PRIVATE_HEADERS, media_type="application/atom+xml")
+        response.raw_headers += build_quota_headers(quota)
+        return response
 
     async def show(self, request: Request) -> Response:
         """Return the page; with status 400 and the errors in its form if a filter is invalid."""
@@ -586,7 +592,8 @@ def build_log_routes(runner: ToolRunner, sessions: Sessions) -> list[Route]:
 
     async def fetch(request: Request, viewer: Viewer) -> tuple[str, str]:
         if not viewer.is_member:
-            raise ApiError("missing_key", "Proofs are for members. Buy access to get them.", 403)
+            remedy = " Buy access to get them." * runner.context.sells_keys
+            raise ApiError("missing_key", f"Proofs are for members.{remedy}", 403)
         query = await runner.parse(GET_LOG_PROOF, dict(request.query_params))
         proof = await runner.fetch(GET_LOG_PROOF, query, viewer.email)
         return request.query_params["id"], proof.text.decode()

@@ -240,7 +240,7 @@ class OperationsPages:
         commits, keys, key_counts, sizes, sales, checks = await asyncio.gather(
             self._market.operations.list_commits(COMMITS_READ),
             operations.list_keys(day, 50),
-            operations.count_keys(now, day),
+            operations.count_keys(now),
             self._sizes.get("sizes", measure),
             operations.list_memberships(20),
             self._build_check_values(snapshot, now),
@@ -254,7 +254,7 @@ class OperationsPages:
             viewer=viewer,
             now=now,
             runs=group_runs(commits)[:RUNS_SHOWN],
-            chart=build_usage_chart(usage, now, key_counts.calls_today),
+            chart=build_usage_chart(usage, now),
             max_label_chars=MAX_LABEL_CHARS,
             keys=keys,
             key_counts=key_counts,

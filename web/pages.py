@@ -175,7 +175,6 @@ DEFAULT_VALUES: dict[str, Any] = {
     "viewer": None,
     "has_session": False,
     "pending": None,
-    "continue_path": None,
     "operator": UNNAMED_OPERATOR,
     "base_url": "",
     "path": None,
@@ -254,9 +253,9 @@ def render_page(
     Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
     page's path in the navigation), `is_wide`, `is_public` (search engines may list it),
     `description` (one sentence, for search engines and previews of links), `viewer`, `pending`
-    (the authorization request that the page is part of), `continue_path` (its page), and for a
-    form `form` (the text of its fields) and `errors`, see `web.sessions`. With `leads_to`, the
-    browser goes on to that address at once.
+    (the authorization request that the page is part of), and for a form `form` (the text of its
+    fields) and `errors`, see `web.sessions`. With `leads_to`, the browser goes on to that address
+    at once.
     """
     site = get_site(request)
     shared = {

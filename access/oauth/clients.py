@@ -32,6 +32,7 @@ from schemas.errors import forget_frames, unavailable_error
 from schemas.version import VERSION
 from schemas.vocabulary import HOUR_MS, Clock
 from store.access_rows import OAuthClient
+from store.failure_log import FailureLog
 from store.sql.access_store import AccessStore
 
 Resolver = Callable[[str], Awaitable[Sequence[str]]]
@@ -120,6 +121,7 @@ class ClientDocuments:
             MAX_CACHED,
         )
         self._fetches = asyncio.Semaphore(MAX_FETCHES)
+        self._failures = FailureLog()
 
     async def get(self, client_id: str) -> ClientMetadata:
         """Return the metadata that a document says of the client at this address.
@@ -153,14 +155,14 @@ class ClientDocuments:
             return error
         except TimeoutError:
             reason = f"it did not arrive within {self._timeout_s:g} seconds"
-            return _unreachable_error(url.host, reason)
+            return self._unreachable_error(url.host, reason)
 
     async def _fetch_from_host(self, client_id: str, url: httpx2.URL) -> ClientMetadata:
         try:
             addresses = await self._resolve(url.host)
         except (OSError, UnicodeError) as error:
             reason = "its host name cannot be resolved"
-            raise _unreachable_error(url.host, reason, str(error)) from None
+            raise self._unreachable_error(url.host, reason, str(error)) from None
         # One internal address among public ones is an attack or a mistake, so none is used.
         if not addresses or not all(map(is_public, addresses)):
             raise _refused_error("its host is not on the public internet")
@@ -172,8 +174,8 @@ class ClientDocuments:
                 failures.append(f"{address}: {error or type(error).__name__}")
             except httpx2.HTTPError as error:
                 reason = "the connection failed"
-                raise _unreachable_error(url.host, reason, type(error).__name__) from None
-        raise _unreachable_error(url.host, "its server cannot be reached", "; ".join(failures))
+                raise self._unreachable_error(url.host, reason, type(error).__name__) from None
+        raise self._unreachable_error(url.host, "its server cannot be reached", "; ".join(failures))
 
     async def _request(self, url: httpx2.URL, address: str) -> bytes:
         """Return the body of a document, requested from an address that was checked."""
@@ -214,9 +216,9 @@ class ClientDocuments:
                 names = ("server", "cf-mitigated", "content-type")
                 facts = ((name, headers.get(name, "")[:40]) for name in names)
                 seen = ", ".join(f"{name}: {value!a}" for name, value in facts if value)
-                raise _unreachable_error(url.host, reason, f"challenge page ({seen})")
+                raise self._unreachable_error(url.host, reason, f"challenge page ({seen})")
             if status != 200:
-                raise _unreachable_error(url.host, f"its server answers with status {status}")
+                raise self._unreachable_error(url.host, f"its server answers with status {status}")
             if not is_json:
                 raise _refused_error("its content type is not application/json")
             if response.headers.get("content-encoding", "identity") != "identity":
@@ -229,6 +231,20 @@ class ClientDocuments:
             return bytes(body)
         finally:
             await response.aclose()
+
+    def _unreachable_error(
+        self, host: str, problem: str, facts: str = ""
+    ) -> UnreachableDocumentError:
+        # For the operator: the service may lack outbound access.
+        self._failures.write(
+            log.warning, "client_document_unreachable", {"host": host, "why": problem}, facts=facts
+        )
+        return UnreachableDocumentError(
+            "invalid_client",
+            f"The client's metadata document could not be fetched, because {problem}. Try again "
+            f"after {FAILURE_TTL_S} seconds. If that fails too, this service may have no outbound "
+            "access: ask its operator, or use a client that registers itself.",
+        )
 
 
 def create_transport(ssl_context: ssl.SSLContext) -> httpx2.AsyncHTTPTransport:
@@ -279,17 +295,6 @@ def _refused_error(problem: str) -> OAuthClientError:
         "invalid_client",
         f"The client's metadata document is refused, because {problem}. The developer of the "
         "client has to fix the document.",
-    )
-
-
-def _unreachable_error(host: str, problem: str, facts: str = "") -> UnreachableDocumentError:
-    # For the operator: the service may lack outbound access.
-    log.warning("client_document_unreachable", host=host, why=problem, facts=facts)
-    return UnreachableDocumentError(
-        "invalid_client",
-        f"The client's metadata document could not be fetched, because {problem}. Try again after "
-        f"{FAILURE_TTL_S} seconds. If that fails too, this service may have no outbound access: "
-        "ask its operator, or use a client that registers itself.",
     )
 
 

@@ -168,7 +168,7 @@ async def test_changed_assets_are_a_board_that_opens_charts(stage: Stage, theme:
         flips = await stage.served.fetch_answer("mcp", FLIPS, timeframe="1d")
         assert shown == {group["ticker"] for group in flips["groups"]}
         await window.save_picture("chat", "board", theme)
-        await rows.first.locator("th a:not(.star)").click()
+        await rows.first.locator("th a").click()
         await view.locator("figure.drawn").wait_for()
         await view.get_by_text("← Board").click()
         await rows.first.wait_for()

@@ -295,6 +295,41 @@ async def test_a_visitor_buys_by_stripe_and_is_led_straight_to_the_key(shop: Str
 
 
 @pytest.mark.clause("sales")
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_a_payment_that_gives_no_key_says_why_and_sells_no_second_plan(
+    shop: StripeShop, is_held: bool
+) -> None:
+    client = shop.served.client
+    await client.post("/buy", data=MONTHLY)
+    session = shop.stripe.sessions()[0]
+    shop.stripe.pay(session["id"])
+    subscription = shop.stripe.subscription_of(session["id"])
+    if is_held:
+        shop.stripe.set_status(subscription, "past_due")
+    else:
+        # Such as a tax that the operator has set up at Stripe.
+        shop.stripe.objects[session["id"]]["amount_total"] += 900
+    why = "the subscription is past due" if is_held else "does not match the order"
+    check_page(
+        await client.get("/buy/key"),
+        200,
+        "No key for this payment",
+        *(why, "o not pay again"),
+        without=["Choose a plan"],
+    )
+    if is_held:
+        shop.stripe.set_status(subscription, "active")
+        shop.clock.now += shop.billing.pending_ttl_ms
+        check_page(await client.get("/buy/key"), 200, "Your key")
+
+
+@pytest.mark.clause("pages")
+async def test_a_nul_names_no_checkout_and_fills_no_field(served: RunningService) -> None:
+    await fetch(served.client, "GET", "/sandbox/checkout/%00", 404)
+    await fetch(served.client, "POST", "/sign-in", 400, data={"contact_email": "a\0@example.com"})
+
+
+@pytest.mark.clause("sales")
 async def test_checking_for_a_payment_ends_after_five_minutes(shop: StripeShop) -> None:
     client = shop.served.client
     await client.post("/buy", data=MONTHLY)

@@ -312,6 +312,9 @@ async def test_limits_that_depend_on_others_are_named(served):
         ("feed", {"offset": "-1"}, "There is no such page."),
     ):
         await get_view(served, view, text, status=400, **sent)
+    # An argument without a field in the form.
+    answer = await served.get_page("/confluence?view=bogus", is_member=True)
+    check_page(answer, 400, "Confluence", 'view: "bogus" is not accepted')
 
 
 @pytest.mark.clause("pages")
@@ -389,10 +392,14 @@ async def test_each_view_of_the_feed_is_an_atom_feed_for_members_and_keys(served
     assert f"./feed.atom?{query}" in page.links
     password = b64encode(f"reader:{served.api_key}".encode()).decode()
     answers = [await served.get_page(f"/feed.atom?{query}", is_member=True)]
+    # A feed needs the rows, which the other view has not.
     for sent in (f"Bearer {served.api_key}", f"Basic {password}"):
         answers.append(
-            await served.client.get(f"/feed.atom?{query}", headers={"Authorization": sent})
+            await served.client.get(
+                f"/feed.atom?{query}&view=lines", headers={"Authorization": sent}
+            )
         )
+        assert int(answers[-1].headers["x-ratelimit-remaining"]) > 0
     for answer in answers:
         feed = read_atom(answer)
         ids = [one.text or "" for one in feed.findall("a:entry/a:id", ATOM)]

@@ -49,10 +49,9 @@ async function draw(wanted) {
   back.hidden = shown === "board" || !back.getAttribute("href");
 }
 
-// The tickers of a result in each of its forms: objects, lines below a header, or a matrix.
+// The tickers of a result in each of its forms: objects, or lines below a header.
 function listTickers(answer) {
-  const rows = answer.lines?.split("\n").slice(1) ?? answer.board?.rows.split(";");
-  const tickers = rows?.map(row => row.split(" ")[0]) ?? (answer.groups ?? answer.assets).map(one => one.ticker);
+  const tickers = answer.lines?.split("\n").slice(1).map(row => row.split(" ")[0]) ?? (answer.groups ?? answer.assets).map(one => one.ticker);
   return [...new Set(tickers)].filter(ticker => ticker);
 }
 
