@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bench import poll
-from bench.__main__ import FAILED, PAGE, main, measure
+from bench.__main__ import FAILED, PAGE, measure
 from bench.calls import SIGNALS, STATE_OF_ONE, fetch, read_result
 from bench.load import Call, run_wrk, watch
-from bench.table import Row, format_table
+from bench.table import Row
 from schemas.vocabulary import DAY_MS
 from tests.support.example_market import NOON
 from tools.generate_docs import BLOCK_PATTERN
@@ -38,15 +38,6 @@ async def echoing(seen: list[bytes]) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def test_a_table_shows_for_each_figure_if_its_target_was_met():
-    rows = [Row("a", "1"), Row("b", "2", "3", "0.67", ">= 0.5", True), Row("c", "4", is_met=False)]
-    assert format_table(rows).splitlines()[2:] == [
-        "| a | 1 |  |  |  |  |",
-        "| b | 2 | 3 | 0.67 | >= 0.5 | yes |",
-        "| c | 4 |  |  |  | **no** |",
-    ]
-
-
 def test_the_page_has_one_table_of_at_most_25_rows():
     (block,) = BLOCK_PATTERN.finditer(PAGE.read_text())
     assert block[2] == "bench"
@@ -59,14 +50,6 @@ def test_a_module_that_fails_leaves_a_row_and_the_next_one_runs(monkeypatch):
     assert failed.ours.startswith(FAILED)
     assert failed.is_met is False
     assert row == Row("b", "2")
-
-
-def test_an_unknown_module_and_a_missing_wrk_end_the_bench_with_one_line(capsys, monkeypatch):
-    for arguments, line in ((["no_such_module"], "invalid choice"), ([], "apt-get install wrk")):
-        monkeypatch.setenv("PATH", "")
-        with pytest.raises(SystemExit):
-            main(arguments)
-        assert line in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("transport", ["MCP", "REST"])

@@ -1,6 +1,5 @@
 """Models answer closed questions through either format of endpoint."""
 
-import asyncio
 import hashlib
 import json
 from collections import Counter
@@ -15,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from evals.__main__ import format_report, main
-from evals.chats import AnthropicChat, ModelError, OpenAiChat, post
+from evals.__main__ import format_report
+from evals.chats import AnthropicChat, OpenAiChat, post
 from evals.market import SettableClock, open_eval_market
 from evals.questions import Outcome, ask_all, extract_answer, read_questions
 from store.market_rows import Batch
@@ -87,14 +86,6 @@ async def test_wrong_tools_and_bad_arguments_are_counted(tmp_path, form):
 
 
 @pytest.mark.prove
-async def test_a_model_that_never_answers_is_stopped(tmp_path):
-    async with open_ask(tmp_path, ChatEndpoint([READ_BTC] * 30)) as ask:
-        (outcome,) = await ask()
-    assert outcome.answer == ""
-    assert len(outcome.calls) == 25
-
-
-@pytest.mark.prove
 async def test_a_busy_endpoint_is_asked_again_when_it_says(tmp_path):
     slept = []
 
@@ -106,13 +97,6 @@ async def test_a_busy_endpoint_is_asked_again_when_it_says(tmp_path):
         (outcome,) = await ask()
     assert outcome.is_right
     assert slept == [7, 7]
-
-
-@pytest.mark.prove
-async def test_an_endpoint_that_refuses_is_an_error_with_its_text(tmp_path):
-    async with open_ask(tmp_path, ChatEndpoint([], failures=[401])) as ask:
-        with pytest.raises(ModelError, match="answered 401: busy; check the address, the key"):
-            await ask()
 
 
 def test_the_last_answer_of_a_text_counts():
@@ -132,40 +116,6 @@ def test_the_last_answer_of_a_text_counts():
 )
 def test_an_answer_is_compared_in_any_case_and_order(answer, right):
     assert Outcome(replace(QUESTION, answer="XPD, XPT"), answer).is_right is right
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--openai", "http://127.0.0.1:9/v1"], "--model"),
-        (["--openai", "http://127.0.0.1:9", "--model", "m", "--only", "x"], "names no question"),
-        (["--model", "m"], "one of the arguments --openai --anthropic is required"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_explained(capsys, arguments, message):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.prove
-async def test_the_command_reports_the_answers_of_a_model(capsys, tmp_path):
-    answers = tmp_path / "answers.json"
-    endpoint = ChatEndpoint(["<answer>no</answer>"])
-    environ = {"OPENAI_API_KEY": "secret"}
-    async with serve_app(lambda _: endpoint) as address:
-        arguments = ["--openai", f"{address}/v1", "--model", "m", "--only", "data-1"]
-        arguments += ["--json", str(answers)]
-        assert await asyncio.to_thread(main, arguments, environ) == 0
-    assert endpoint.headers[0]["authorization"] == "Bearer secret"
-    assert "all" in capsys.readouterr().out
-    assert json.loads(answers.read_text())[0]["right"] is True
-
-
-@pytest.mark.prove
-def test_a_model_that_cannot_be_reached_is_one_line(capsys):
-    assert main(["--anthropic", "http://127.0.0.1:9", "--model", "m", "--only", "data-1"], {}) == 2
-    assert "cannot be reached" in capsys.readouterr().err
 
 
 Calls = list[tuple[str, Any]]

@@ -104,17 +104,6 @@ def test_a_new_enough_python_creates_the_environment_once(checkout: Path, versio
 
 
 @pytest.mark.clause("operation")
-def test_another_version_is_installed_only_on_request(checkout: Path) -> None:
-    (first, second) = (write_version(checkout, version) for version in ("3.12", "3.13"))
-    make_venv(checkout, PYTHON=first)
-    assert make_venv(checkout) == (0, [])
-    assert read_version(checkout) == "3.12"
-    status, (line,) = make_venv(checkout, PYTHON=second)
-    assert (status, line) == (0, "recreating .venv: its Python is 3.12, not 3.13")
-    assert read_version(checkout) == "3.13"
-
-
-@pytest.mark.clause("operation")
 @pytest.mark.parametrize("content", ["", "#!/gone/python3\n", INTERPRETER.format(version="3.10")])
 def test_an_environment_with_an_unusable_python_is_recreated(checkout: Path, content: str) -> None:
     python = write_version(checkout, "3.12")
@@ -148,10 +137,6 @@ test-fast:
 """
 # The probe runs in this interpreter, whatever version the file is named after.
 WORKING = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
-UNUSABLE = f"""#!/bin/sh
-exec {sys.executable} -c 'import sys; FAULT; exec(sys.argv[1])' "$2"
-"""
-BROKEN = "#!/bin/sh\necho 'pyenv: command not found' >&2\nexit 127\n"
 
 
 @pytest.fixture
@@ -209,43 +194,6 @@ def test_the_first_interpreter_of_each_other_supported_version_is_listed(ci_chec
         ],
         [],
     )
-
-
-@pytest.mark.clause("tests")
-def test_an_interpreter_that_does_not_work_is_passed_over(ci_checkout: Path) -> None:
-    version = OTHER_VERSIONS[0]
-    write_python(ci_checkout / "first" / f"python{version}", BROKEN)
-    assert list_pythons(ci_checkout) == ([], [])
-    working = write_python(ci_checkout / "second" / f"python{version}", WORKING)
-    assert list_pythons(ci_checkout) == ([f"{version} {working}"], [])
-
-
-@pytest.mark.clause("tests")
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ('sys.modules["ensurepip"] = None', "it has no module ensurepip"),
-        (
-            "import ensurepip, sysconfig, venv; "
-            'sys.version_info = type("", (), {"releaselevel": "candidate"})',
-            "it is a pre-release",
-        ),
-        (
-            'import sysconfig; sysconfig.get_config_var = {"Py_GIL_DISABLED": 1}.get',
-            "it is free-threaded",
-        ),
-    ],
-)
-@pytest.mark.prove
-def test_an_interpreter_that_cannot_be_used_is_named_and_skipped(
-    ci_checkout: Path, fault: str, reason: str
-) -> None:
-    version = OTHER_VERSIONS[0]
-    content = UNUSABLE.replace("FAULT", fault)
-    unusable = write_python(ci_checkout / "first" / f"python{version}", content)
-    assert list_pythons(ci_checkout) == ([], [f"skipping {unusable}: {reason}"])
-    usable = write_python(ci_checkout / "second" / f"python{version}", WORKING)
-    assert list_pythons(ci_checkout)[0] == [f"{version} {usable}"]
 
 
 @pytest.mark.clause("tests")

@@ -75,17 +75,6 @@ def test_a_terminal_does_not_color_the_commands(monkeypatch):
 
 
 @pytest.mark.clause("documents")
-def test_only_the_block_of_a_page_is_made(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- generated: tools -->\nold\n<!-- end -->\nafter\n")
-    generate.main([page])
-    first, *made, last = page.read_text().splitlines()
-    assert (first, last) == ("before", "after")
-    assert "old" not in made
-    assert "|`signals_get_state`|`GET /api/v1/state`|yes|" in page.read_text()
-
-
-@pytest.mark.clause("documents")
 @pytest.mark.parametrize("number", range(len(CALLS)))
 @pytest.mark.prove
 def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
