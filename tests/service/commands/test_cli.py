@@ -126,7 +126,7 @@ LONG_NAME = "x" * 300 + ".db"
             {"api_key": "ek_é"},
             "SIGNALS_API_KEY contains invalid characters: set it to the key as it was shown$",
         ),
-        (2, "keys revoke 9223372036854775808", {}, ".*must be an id from `signals keys list`"),
+        (1, "keys revoke 9223372036854775807", {}, "there is no key 9223372036854775807"),
         (2, "keys create --label ''", {}, "a label must have"),
         (2, "keys create --label own --expires 2020-01-01", {}, ".*must expire later than now"),
         (2, "person a@example.com", {}, "add --export"),
