@@ -13,6 +13,7 @@ from access.oauth.tokens import AccessTokens
 from mcp_server.endpoint import McpEndpoint
 from schemas.errors import ApiError
 from serving.http import (
+    IS_KEY_LIVE,
     JSON_TYPE,
     KEY_HASH_KEY,
     keep_error,
@@ -68,7 +69,7 @@ class ProtectedMcpEndpoint:
         keep_error(scope, error)
         fields, status = [JSON_TYPE], error.status
         if error.code in CREDENTIAL_CODES:
-            status = 401
+            status, scope[IS_KEY_LIVE] = 401, False
             reason = "" if error.code == "missing_key" else ', error="invalid_token"'
             # Some clients compare the resource of the document to the address they were given.
             slash = "/" if scope["path"].endswith("/") else ""
