@@ -403,10 +403,16 @@ class SqliteEngine(MarketEngine):
 
 async def _connect(path: Path, *extra_pragmas: str) -> aiosqlite.Connection:
     async with AsyncExitStack() as stack:
+        opening = asyncio.ensure_future(
+            aiosqlite.connect(path, isolation_level=None, cached_statements=STATEMENT_CACHE_SIZE)
+        )
         try:
-            connection = await aiosqlite.connect(
-                path, isolation_level=None, cached_statements=STATEMENT_CACHE_SIZE
-            )
+            try:
+                connection = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                # Its thread opens the file all the same.
+                await (await opening).close()
+                raise
             stack.push_async_callback(connection.close)
             for pragma in (*PRAGMAS, *extra_pragmas):
                 await connection.execute_fetchall(pragma)

@@ -220,12 +220,6 @@ def test_ci_runs_the_fast_tests_on_every_other_python_and_fails_if_one_fails(
     assert status == 1
 
 
-@pytest.mark.clause("tests")
-def test_ci_needs_no_other_python(ci_checkout: Path) -> None:
-    passed = ["test", "check", f"Tests passed on Python {OWN_VERSION}"]
-    assert run(ci_checkout, ".ci/run") == (0, passed, [])
-
-
 BODIES = """
 import pytest
 

@@ -67,14 +67,6 @@ def test_what_is_generated_is_up_to_date():
 
 
 @pytest.mark.clause("documents")
-def test_a_terminal_does_not_color_the_commands(monkeypatch):
-    # As on a terminal, on which Python 3.14 colors what argparse formats.
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in generate.render_commands()
-
-
-@pytest.mark.clause("documents")
 @pytest.mark.parametrize("number", range(len(CALLS)))
 @pytest.mark.prove
 def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
