@@ -146,6 +146,8 @@ class SmtpServer:
             port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
             user, password = unquote(parts.username or ""), unquote(parts.password or "")
             rest = parts.path.strip("/") or parts.query or parts.fragment
+            # A lookup encodes the name like this.
+            (parts.hostname or "").encode("idna")
             if not parts.hostname or port == 0 or rest or bool(user) != bool(password):
                 raise ValueError
             return cls(parts.hostname, port, parts.scheme == "smtps", user, password)

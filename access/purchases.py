@@ -233,7 +233,10 @@ class Purchases:
         # A client that disconnects cancels only its own claim, not the shared check.
         payment = await self._claims.fetch_payment(claim)
         if isinstance(payment, FailedPayment):
-            raise self._no_key_error(f"this checkout {payment.reason}, so it gives no key:")
+            reason = f"this checkout {payment.reason}, so it gives no key"
+            if payment.may_be_paid:
+                raise self._no_key_error(f"{reason}. Do not pay again:", f"{CONTACT_OPERATOR}.")
+            raise self._no_key_error(f"{reason}:")
         if isinstance(payment, HeldPayment):
             raise ApiError(
                 "invalid_parameter",
@@ -278,8 +281,8 @@ class Purchases:
             retry_after_seconds=CLAIM_POLL_INTERVAL_S,
         )
 
-    def _no_key_error(self, reason: str) -> ApiError:
-        message = f"claim_token: {reason} {self._describe_new_purchase()}"
+    def _no_key_error(self, reason: str, remedy: str = "") -> ApiError:
+        message = f"claim_token: {reason} {remedy or self._describe_new_purchase()}"
         return ApiError("invalid_parameter", message, 404, names_operator=True)
 
     def _describe_new_purchase(self) -> str:

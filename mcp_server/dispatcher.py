@@ -226,6 +226,10 @@ class Dispatcher:
         kind, _, action = method.partition("/")
         if action == "list" and params.get("cursor") is not None:
             raise _invalid_params_error(f"cursor: all {kind} are on one page; omit cursor")
+        # The tools name the assets that are covered, which only an hourly run changes. They are the
+        # same for every caller, with and without a key, whose client shows no views.
+        now = self._runner.context.clock()
+        ttl_ms = find_next_run("1h", now) - now
         if method == "tools/list":
             snapshots = self._runner.context.snapshots
             try:
@@ -234,6 +238,7 @@ class Dispatcher:
                 # A host would drop every tool, although only the texts name what is covered.
                 self._runner.log_store_failure(failure, method)
                 coverage = None if snapshots.last is None else snapshots.last.coverage
+                ttl_ms = 0
             members = self._get_tools_list(coverage, has_views)
         elif self._views is not None and method in VIEW_METHODS:
             uri, known = params.get("uri"), ", ".join(self._views.uris)
@@ -249,10 +254,7 @@ class Dispatcher:
             members = self._constant_results[has_views][name]
         if leg is not MODERN:
             return leg.result_start, members
-        # The tools name the assets that are covered, which only an hourly run changes. They are the
-        # same for every caller, with and without a key, whose client shows no views.
-        now = self._runner.context.clock()
-        hints = find_next_run("1h", now) - now, b"private" if has_views else b"public"
+        hints = ttl_ms, b"private" if has_views else b"public"
         return leg.result_start, b'"ttlMs":%d,"cacheScope":"%b",' % hints, members
 
     def _render_tools_list(self, coverage: Coverage | None, has_views: bool) -> bytes:

@@ -9,7 +9,6 @@ from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import DAY_MS, HOUR_MS, AssetClass, IndicatorId, fold_name, format_instant
 from serving.arguments import (
     MAX_LISTED_ITEMS,
-    MAX_QUOTED_CHARS,
     MAX_SUGGESTIONS,
     ArgumentError,
     Problem,
@@ -136,8 +135,7 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
         return text
     by_name = {fold_name(indicator.id): indicator.id for indicator in coverage.indicators}
     by_name |= {fold_name(indicator.name): indicator.id for indicator in coverage.indicators}
-    # Cut before folding: no name is that long, and folding a huge argument would cost time.
-    found = by_name.get(fold_name(text[: MAX_QUOTED_CHARS + 1]))
+    found = by_name.get(fold_name(text))
     if found is None:
         raise ArgumentError(unknown_indicator_problem(text, ids))
     return found

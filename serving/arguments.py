@@ -254,11 +254,11 @@ def _relax_value(name: str, schema: Schema, value: Any) -> Any:
         names |= VALUE_ALIASES.get(name, {})
         if "default" not in schema:
             names["all"] = None
-        return names.get(fold_name(value[:MAX_QUOTED_CHARS]), value)
+        return names.get(fold_name(value), value) if len(value) <= MAX_QUOTED_CHARS else value
     if name != "ticker":
         # That of signals is no enum.
-        is_all = name == "indicator" and isinstance(value, str) and fold_name(value[:4]) == "all"
-        return None if is_all else value
+        is_short = isinstance(value, str) and len(value) <= MAX_QUOTED_CHARS
+        return None if name == "indicator" and is_short and fold_name(value) == "all" else value
     # Some models send a list, or its JSON text.
     if isinstance(value, str) and value.startswith("[") and len(value) <= MAX_LIST_CHARS:
         with suppress(ValueError, RecursionError):

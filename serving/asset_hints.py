@@ -111,7 +111,9 @@ class AssetHints:
 
     def find_named(self, text: str) -> CoveredAsset | None:
         """Return the asset whose name or ticker a text is, whatever its case and punctuation."""
-        return self._covered_by_name.get(fold_asset_name(text[:MAX_QUOTED_CHARS]))
+        if len(text) > MAX_QUOTED_CHARS:
+            return None
+        return self._covered_by_name.get(fold_asset_name(text))
 
     def find_similar(self, text: str) -> CoveredAsset | None:
         """Return the asset whose ticker or name is most similar to an unknown name, if any is.

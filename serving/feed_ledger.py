@@ -186,7 +186,8 @@ class Ledger:
             alerts_from = max(after, alerts_from)
             spans = [(alerts_from, until, _select_kinds(query.tier, *kinds))]
             if query.tier == "all":
-                spans.insert(0, (after, alerts_from, _select_kinds("universe", *kinds)))
+                changes_until = min(alerts_from, until)
+                spans.insert(0, (after, changes_until, _select_kinds("universe", *kinds)))
         ids, flags = self._asset_ids, None
         if query.tickers is not None:
             flags = np.zeros(ids.max(initial=0) + 1, dtype=np.bool_)

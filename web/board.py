@@ -528,7 +528,8 @@ class BoardPages:
         if not viewer.is_member:
             return redirect_to(request, "")
         ticker = form.get("remove", "")
-        if ticker:
+        # PostgreSQL refuses a text with a NUL.
+        if ticker and ticker.isprintable():
             # Also an asset that is no longer covered.
             await self.access.unwatch(normalize_email(viewer.email), ticker)
         else:

@@ -242,6 +242,7 @@ class BuyPages:
         if opened is None or result is None:
             # Nothing was paid, the payment gives no key, or a key is shown only once; all lead on.
             is_unpaid = isinstance(payment, FailedPayment) and payment.is_unpaid
+            is_held = _is_held(payment)
             problem = None if is_unpaid else self._describe_problem(payment)
             title = "No key for this payment" if problem else "No new key to show"
             response = render_page(
@@ -251,11 +252,12 @@ class BuyPages:
                 viewer=viewer,
                 here=BUY_PATH,
                 is_unpaid=is_unpaid,
+                is_held=is_held,
                 problem=problem,
                 home_path=HOME_PATH,
             )
             # The same purchase gives a key once its payment is settled.
-            if isinstance(payment, HeldPayment):
+            if is_held:
                 return response
         elif isinstance(result, PendingClaim):
             return self._show_pending(request, viewer, opened)
@@ -284,10 +286,8 @@ class BuyPages:
                 f"again, or {CONTACT_OPERATOR}."
             )
         elif isinstance(payment, FailedPayment):
-            text = (
-                f"This checkout {payment.reason}, so it gives no key. If you have paid, do not pay "
-                f"again: {CONTACT_OPERATOR}."
-            )
+            remedy = f" Do not pay again: {CONTACT_OPERATOR}." * payment.may_be_paid
+            text = f"This checkout {payment.reason}, so it gives no key.{remedy}"
         else:
             return None
         return self.context.operator.complete(text)
@@ -329,7 +329,7 @@ class BuyPages:
                 payment = await self.claims.fetch_payment(opened)
                 if isinstance(payment, PendingPayment):
                     return self._open_checkout(request, opened.checkout_url or "")
-                if not isinstance(payment, FailedPayment):
+                if not isinstance(payment, FailedPayment) or _is_held(payment):
                     return redirect_to(request, KEY_PATH)
             claim_token = generate_claim_token()
         try:
@@ -388,6 +388,13 @@ class BuyPages:
         )
 
 
+def _is_held(payment: Payment | None) -> bool:
+    """Return whether a payment gives no key although its buyer must not pay again."""
+    return isinstance(payment, HeldPayment) or (
+        isinstance(payment, FailedPayment) and payment.may_be_paid
+    )
+
+
 def parse_order(
     form: Form, check_email: Callable[[str], str], agent_name: str | None = None
 ) -> tuple[CheckoutBody | None, dict[str, str]]:
@@ -436,8 +443,9 @@ def build_pay_page_routes(
     async def respond(request: Request) -> Response:
         """Show a checkout, or pay or cancel it."""
         # PostgreSQL refuses a text with a NUL.
-        session_id = request.path_params["session_id"].partition("\0")[0]
-        session = await billing.store.find_sandbox_session(session_id)
+        session_id = request.path_params["session_id"]
+        is_text = "\0" not in session_id
+        session = await billing.store.find_sandbox_session(session_id) if is_text else None
         if session is None:
             raise ApiError(
                 "invalid_parameter",

@@ -68,8 +68,7 @@ async def read_form(request: Request, fields: Mapping[str, int]) -> dict[str, st
         # beginning of a text could be accepted.
         name: text if len(text := sent[name][0]) <= limit else text[:limit] + CUT_MARK
         for name, limit in fields.items()
-        # PostgreSQL stores no NUL.
-        if len(sent.get(name, ())) == 1 and "\0" not in sent[name][0]
+        if len(sent.get(name, ())) == 1
     }
 
 

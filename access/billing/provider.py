@@ -58,10 +58,12 @@ class FailedPayment:
     """The session gives no key; `reason` completes the sentence "this checkout ...".
 
     `is_unpaid`: the processor reports that nothing was paid and that nothing can be paid any more.
+    `may_be_paid`: the buyer must not pay again before the operator has looked at it.
     """
 
     reason: str
     is_unpaid: bool = False
+    may_be_paid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ class SandboxBilling(Provider):
             return FailedPayment(reason, is_unpaid=True)
         ordered = (claim.id, claim.billing, PRICES_USD[claim.billing])
         if ordered != (session.claim_id, session.billing, session.amount_usd):
-            return FailedPayment("was paid for something else")
+            return FailedPayment("was paid for something else", may_be_paid=True)
         return SettledPayment(session.id, session.id, session.contact_email)
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:

@@ -15,7 +15,6 @@ from stripe.params import ChargeListParams
 from stripe.params.checkout import SessionCreateParams
 
 from access.billing.provider import (
-    CONTACT_OPERATOR,
     PRICES_USD,
     BillingError,
     BillingSetupError,
@@ -330,7 +329,7 @@ class StripeBilling(Provider):
 
 def _reject_mismatch(claim: ClaimRow, mismatches: Iterable[str]) -> FailedPayment:
     log.error("checkout_differs", session=claim.session, wrong=", ".join(mismatches))
-    return FailedPayment(f"does not match the order ({CONTACT_OPERATOR})")
+    return FailedPayment("does not match the order", may_be_paid=True)
 
 
 # Cents and longest days of a period, by Stripe's name of the period.

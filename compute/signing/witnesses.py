@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 import structlog
 
-from schemas.errors import OperatorError
+from schemas.errors import OperatorError, describe_failure
 from store.failure_log import FailureLog
 from store.market_rows import CheckpointRow
 from store.sql.transparency_log import FeedLog
@@ -205,9 +205,13 @@ class Witnesses:
                 return found[0]
         except (WitnessError, StoreError) as error:
             reason = str(error)
-        # A failure with one must not keep the lines of the others.
-        except Exception as error:
+        except (httpx2.HTTPError, TimeoutError) as error:
             reason = type(error).__name__
+        # An unexpected failure with one must not keep the lines of the others.
+        except Exception as error:
+            cause = {"witness": witness.name, **describe_failure(error)}
+            self._failures.write(log.error, "witness_failed", cause)
+            return None
         cause = {"witness": witness.name, "reason": reason}
         self._failures.write(log.warning, "witness_failed", cause)
         return None

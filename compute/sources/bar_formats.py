@@ -361,6 +361,7 @@ def _parse_times(stamps: pl.Series, options: FormatOptions) -> tuple[pl.Series, 
     hours, minutes, seconds = (pl.col(name).cast(pl.Int64).fill_null(0) for name in "hms")
     half, zone = pl.col("half").str.to_lowercase(), pl.col("zone").str.replace(":", "")
     offset = zone.str.slice(1).cast(pl.Int64, strict=False).fill_null(0)
+    minutes = pl.when(hours == 24).then(pl.when(minutes + seconds == 0).then(0)).otherwise(minutes)
     moved = parts.select(
         seconds=3600
         * pl.when(half.is_null()).then(hours).otherwise(hours % 12 + 12 * (half == "pm"))

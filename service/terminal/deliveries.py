@@ -246,9 +246,10 @@ class WebhookSender:
 def parse_post_url(text: str) -> str:
     """Return the address of --post; OperatorError, which does not repeat it, if it is invalid."""
     try:
-        parts = urlsplit(text)
+        # The client that sends is stricter, except about ports.
+        parts, _ = urlsplit(text), httpx2.URL(text)
         is_address = bool(parts.hostname) and parts.port != 0
-    except ValueError:
+    except (ValueError, httpx2.InvalidURL):
         is_address = False
     if not is_address or parts.scheme not in ("http", "https"):
         raise OperatorError("--post must be an http:// or https:// address")

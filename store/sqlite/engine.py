@@ -410,8 +410,9 @@ async def _connect(path: Path, *extra_pragmas: str) -> aiosqlite.Connection:
             try:
                 connection = await asyncio.shield(opening)
             except asyncio.CancelledError:
-                # Its thread opens the file all the same.
-                await (await opening).close()
+                # Its thread opens the file all the same, or fails.
+                with suppress(sqlite3.Error):
+                    await (await opening).close()
                 raise
             stack.push_async_callback(connection.close)
             for pragma in (*PRAGMAS, *extra_pragmas):

@@ -283,6 +283,7 @@ def test_an_address_of_a_server_is_read(url: str, expected: SmtpServer) -> None:
         "smtp://",
         "mail.example:25",
         "smtp://me@mail.example",
+        "smtp://a..b",
         "smtp://:hidden@mail.example",
         "smtp://me:hidden@mail.example:port",
         "smtp://me:hidden@mail.example:0",

@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager, suppress
 import numpy as np
 import pytest
 
-from bench import poll
-from bench.__main__ import FAILED, PAGE, measure
+from bench.__main__ import PAGE
 from bench.calls import SIGNALS, STATE_OF_ONE, fetch, read_result
 from bench.load import Call, run_wrk, watch
-from bench.table import Row
 from schemas.vocabulary import DAY_MS
 from tests.support.example_market import NOON
 from tools.generate_docs import BLOCK_PATTERN
@@ -42,14 +40,6 @@ def test_the_page_has_one_table_of_at_most_25_rows():
     (block,) = BLOCK_PATTERN.finditer(PAGE.read_text())
     assert block[2] == "bench"
     assert 0 < block[0].count("\n| ") - 1 <= 25
-
-
-def test_a_module_that_fails_leaves_a_row_and_the_next_one_runs(monkeypatch):
-    monkeypatch.setattr(poll, "rows", lambda: [Row("b", "2")])
-    failed, row = measure(["no_such_module", "poll"])
-    assert failed.ours.startswith(FAILED)
-    assert failed.is_met is False
-    assert row == Row("b", "2")
 
 
 @pytest.mark.parametrize("transport", ["MCP", "REST"])

@@ -299,7 +299,7 @@ BODIES = (
     test_get_stats.test_counts_come_in_the_order_of_the_vocabulary_and_add_up,
     test_get_stats.test_label_mode_and_quota_are_returned_and_the_call_itself_counts,
     test_past.test_a_past_board_that_waits_too_long_is_unavailable_and_delays_no_other_call,
-    test_buy_pages.test_a_nul_names_no_checkout_and_fills_no_field,
+    test_buy_pages.test_a_nul_names_no_checkout,
     test_past.test_dexter_has_its_reading_of_that_time,
     test_past.test_a_run_is_seen_from_its_nominal_minute_or_from_its_writing,
     test_reading_forward.test_filters_and_offset_work_in_both_orders,

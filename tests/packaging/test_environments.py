@@ -433,14 +433,6 @@ def test_each_supported_python_is_named_and_tested_by_the_workflow() -> None:
 
 
 @pytest.mark.clause("operation")
-def test_every_installed_package_is_typed_and_covered() -> None:
-    included = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
-    installed = {name.removesuffix("*") for name in included}
-    assert {package.name for package in PACKAGES} == installed
-    assert set(PYPROJECT["tool"]["coverage"]["run"]["source_pkgs"]) == installed
-
-
-@pytest.mark.clause("operation")
 def test_the_changelog_begins_with_the_changes_of_the_next_release() -> None:
     headings = re.findall(
         r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$",

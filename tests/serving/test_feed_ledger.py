@@ -101,7 +101,9 @@ class Feed:
         return FeedQuery(
             tier=choose(["universe", "alerts", "all"]),
             after=choose([after, after, 0]),
-            alerts_after=self.draw.randint(after, until),
+            alerts_after=self.draw.randint(
+                after, choose([until, until, until, self.rows[-1].created_at + 9])
+            ),
             until=choose([until, EVER]),
             limit=choose([1, 13, 200]),
             offset=choose([0, 0, 0, 1, 40, 1_000_000_000]),
@@ -146,7 +148,7 @@ def check_pages(ledger: Ledger, feed: Feed, count: int) -> None:
         assert has_more == (len(rest) > len(page)), query
         assert ledger.get_times(places) == [row.created_at for row in page]
         sizes.add(len(page))
-    assert len(sizes) > 8
+    assert len(sizes) > 6
 
 
 @pytest.fixture

@@ -87,12 +87,6 @@ async def test_the_examples_are_what_the_tools_answer_in_the_market_of_the_tests
 
 
 @pytest.mark.clause("documents")
-def test_the_page_shows_a_poll_and_a_refusal():
-    assert len(CALLS) == len(ANSWERS)
-    assert [answer.get("isError", False) for answer in ANSWERS] == [False, True]
-
-
-@pytest.mark.clause("documents")
 @pytest.mark.parametrize(
     ("at", "tool", "size"), [(0, GET_STATE, "else"), (1, GET_SIGNALS, "rows have")]
 )

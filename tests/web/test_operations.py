@@ -87,6 +87,7 @@ async def test_the_page_works_on_both_databases(home: StoreHome) -> None:
         served.clock.now = NOON + HOUR_MS + 100_000
         await buy_plan(served)
         await served.get_api("/state?ticker=BTC")
+        assert await served.call_log.flush()
         async with open_owner_browser(served) as client:
             page = await get_operations(
                 client,

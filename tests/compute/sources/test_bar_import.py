@@ -798,7 +798,7 @@ def test_thousands_separators_and_prices_in_dollars_are_numbers(tmp_path: Path):
 
 def test_a_time_of_day_may_lack_its_zeros_and_must_be_one(tmp_path: Path):
     path = tmp_path / "BTC.csv"
-    clocks = ("3000", "13000", "33:99")
+    clocks = ("3000", "13000", "24:30")
     path.write_text(
         "date,time,open,high,low,close\n" + "".join(f"20250101,{c},1,1,1,1\n" for c in clocks)
     )

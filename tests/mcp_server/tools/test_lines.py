@@ -194,6 +194,7 @@ async def test_a_date_as_of_says_which_instant_it_means(served, transport, tool)
         (STATE, {"timeframe": "4H"}, {"timeframe": "4h"}),
         (CONFLUENCE, {"timeframe": "daily"}, {"timeframe": "1d"}),
         (FLIPS, {"timeframe": "hourly"}, {"timeframe": "1h"}),
+        (SIGNALS, {"indicator": "ALL"}, {}),
         (SIGNALS, {"asset_class": "stocks"}, {"asset_class": "stock"}),
         (STATE, {"indicator": "Trend Oracle"}, {"indicator": "trend_oracle"}),
         (SIGNALS, {"direction": "Bullish"}, {"direction": "bullish"}),

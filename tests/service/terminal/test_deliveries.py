@@ -249,7 +249,7 @@ def test_a_wrong_template_is_one_line_at_the_start(tmp_path, template, reason):
     "url",
     [
         *("example.com", "ftp://h/", "http://", "https://me:secret@h/"),
-        *("http://[h/secret", "http://h:secret/", "http://h:99999/secret"),
+        *("http://[h/secret", "http://h:secret/", "http://h:99999/secret", "http://ü..b/secret"),
     ],
 )
 def test_an_invalid_address_is_refused_without_repeating_it(url):
