@@ -60,13 +60,12 @@ async def test_a_connection_whose_setup_fails_is_closed(tmp_path: Path) -> None:
     with path.open():
         assert str(path) in list_open_files()
     # Python 3.13 warns of one whose caller gave up while its thread opened the file.
-    for opened in (tmp_path / "new.db", tmp_path / "no folder" / "new.db"):
-        opening = asyncio.create_task(_connect(opened))
-        await asyncio.sleep(0)
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        assert str(opened) not in list_open_files()
+    opening = asyncio.create_task(_connect(tmp_path / "new.db"))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert str(tmp_path / "new.db") not in list_open_files()
 
 
 @pytest.mark.clause("proof")
